@@ -1,0 +1,1 @@
+"""What machines are: accelerators, links, tiers, clusters, and the catalogue that reads them."""

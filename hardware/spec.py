@@ -1,0 +1,180 @@
+"""What machines are: accelerators, links, tiers and clusters as frozen data.
+
+Everything is SI (see :mod:`meshwright.hardware.units`). Bandwidths are one way and per device; peak
+rates are dense. Nothing here reads files: :mod:`meshwright.hardware.catalogue` builds these objects.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+SourceKind = Literal["text-seen", "memory", "user"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a group of numbers comes from; ``kind`` says whether a text backs it or recollection."""
+
+    fields: tuple[str, ...]
+    title: str
+    reference: str
+    kind: SourceKind
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A point-to-point link of one device: one-way bandwidth and latency."""
+
+    name: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A price for one device-hour, with where and when it was seen."""
+
+    usd_per_device_hour: float
+    provider: str
+    kind: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """What an accelerator can be used for; ``solve`` refuses by name what is lacking here."""
+
+    training: bool = True
+    inference: bool = True
+    parallelisms: frozenset[str] = frozenset({"dp", "tp", "pp", "cp", "ep", "zero"})
+    dtypes: frozenset[str] = frozenset({"fp32", "bf16"})
+    targets: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Achieved:
+    """Fractions of the nominal rates that sustained training reaches, and fixed costs.
+
+    Attributes
+    ----------
+    gemm_fraction
+        Large, sustained, random-data GEMM over the dense peak.
+    memory_fraction
+        Streaming kernels over the nominal memory bandwidth.
+    kernel_launch_s
+        Back-to-back launch gap of one kernel.
+    context_bytes
+        Driver context and runtime workspace taken from the usable memory.
+    """
+
+    gemm_fraction: float
+    memory_fraction: float
+    kernel_launch_s: float
+    context_bytes: float
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device as the framework sees it (a GPU, a GCD, a TPU chip, a CPU socket).
+
+    Attributes
+    ----------
+    memory_bytes
+        Usable memory, as the driver reports it.
+    peak_flops_per_s
+        Dense peak per dtype: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4`` where they exist.
+    num_cores
+        SMs, CUs or matrix units: what a GEMM's tiles are dealt to.
+    on_package_link
+        The scale-up link (NVLink, Infinity Fabric, ICI ...) if there is one.
+    host_link
+        The way to host memory (PCIe, C2C).
+    """
+
+    name: str
+    title: str
+    vendor: str
+    kind: Literal["gpu", "tpu", "npu", "wafer", "cpu"]
+    year: int
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    peak_flops_per_s: Mapping[str, float]
+    num_cores: int
+    on_package_link: Link | None
+    host_link: Link | None
+    power_w: float | None
+    list_price_usd: float | None
+    prices: tuple[Price, ...]
+    support: Support
+    achieved: Achieved
+    notes: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
+    memory_only_fields: tuple[str, ...] = ()
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """The typical (first listed, on-demand) price of one device-hour."""
+        return self.prices[0].usd_per_device_hour if self.prices else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One level of the topology: ``fan_out`` blocks of the tier below joined by one kind of link.
+
+    Attributes
+    ----------
+    bandwidth_bytes_per_s
+        One way, per device, after sharing of NICs: what each device gets when all send at once
+        through this tier, before oversubscription.
+    latency_s
+        One hop, end to end in software (not the switch's port latency).
+    efficiency
+        Fraction of the wire rate that large collectives reach on this tier (measured).
+    oversubscription
+        Bandwidth below over bandwidth above the switches; 1 is non-blocking.
+    pair_bandwidth_bytes_per_s
+        For full meshes without a switch: what one pair of devices has. ``None`` behind a switch.
+    devices_per_nic
+        How many devices share one NIC (1 or less: each has its own). Already inside the bandwidth.
+    """
+
+    name: str
+    kind: Literal["switch", "mesh", "ring", "torus", "pcie", "host", "fat-tree", "rail", "ethernet"]
+    fan_out: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    efficiency: float = 1.0
+    oversubscription: float = 1.0
+    pair_bandwidth_bytes_per_s: float | None = None
+    devices_per_nic: float = 1.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal devices on a tree of tiers, innermost first."""
+
+    name: str
+    accelerator: Accelerator
+    tiers: tuple[Tier, ...]
+    devices_per_host: int
+    host_memory_bytes: float | None = None
+    usd_per_device_hour: float | None = None
+    notes: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = field(default=(), repr=False)
+
+    @cached_property
+    def block_sizes(self) -> tuple[int, ...]:
+        """Devices inside one block of each tier, innermost first: cumulative product of fan-outs."""
+        return tuple(prod(t.fan_out for t in self.tiers[: i + 1]) for i in range(len(self.tiers)))
+
+    @property
+    def num_devices(self) -> int:
+        """All devices of the cluster."""
+        return self.block_sizes[-1] if self.tiers else 1
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts (launch units); a rack-scale NVLink domain spans several."""
+        return -(-self.num_devices // self.devices_per_host)
