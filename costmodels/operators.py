@@ -1,0 +1,528 @@
+"""Operators: what a layer is made of, as shapes with sharding rules.
+
+A layer is a tuple of operators. Each operator knows its parameters (in all and on one rank), the work of
+its forward and backward pass, the tensor-parallel traffic it causes, and what it keeps for the backward
+pass. Sizes are counted per token; a :class:`~meshwright.costmodels.work.Shape` says how many tokens there
+are and how they are split. Nothing here knows a time: :mod:`meshwright.costmodels.roofline` does.
+
+Saved tensors belong to the operator that *produces* them, so recomputing an operator drops what it saves.
+``light`` operators (norms, activation functions) are recomputed under ``selective`` recompute: they cost
+little time and free much memory (arXiv 2205.05198, section 5; Megatron ``--recompute-modules``).
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from meshwright.costmodels.arrays import Num, ceil_div
+from meshwright.costmodels.work import Shape, Traffic, Work
+
+Region = Literal["sequence", "tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Features that are split over ``tp`` in ``units`` that cannot be cut (heads, or single columns).
+
+    Attributes
+    ----------
+    features
+        Width per token before any split.
+    units
+        Indivisible pieces of it: heads for attention, ``features`` for an MLP.
+    replicable
+        Whether a rank may hold a copy of a unit when ``tp`` exceeds ``units`` (key/value heads).
+    what
+        The word for a unit in messages: "attention heads", "key/value heads", "ffn columns" ...
+    padded
+        Whether units are padded up to a multiple of ``tp`` x ``vocab_multiple`` (the vocabulary).
+    """
+
+    features: Num
+    units: Num
+    what: str
+    replicable: bool = False
+    padded: bool = False
+
+    def local(self, tp: Num, multiple: Num = 1) -> Num:
+        """Return the features that one of ``tp`` ranks holds; ``multiple`` pads a padded part."""
+        per_unit = self.features / self.units
+        if self.padded:
+            return ceil_div(self.units, tp * multiple) * multiple * per_unit
+        return ceil_div(self.units, tp) * per_unit
+
+
+class Operator(Protocol):
+    """What the cost models ask of an operator; all methods broadcast over the fields of ``Shape``."""
+
+    @property
+    def name(self) -> str:
+        """Its name within the layer."""
+        ...
+
+    @property
+    def light(self) -> bool:
+        """Whether ``selective`` recompute runs it again instead of keeping what it saves."""
+        ...
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What tensor parallelism splits, for the rules of legality."""
+        ...
+
+    def parameters(self) -> int:
+        """Return its parameters in the whole model, exactly (zero for a tied copy)."""
+        ...
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return the parameters on one tensor-parallel rank, with padding and replication."""
+        ...
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the work of the forward pass on one rank."""
+        ...
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the work of the backward pass (gradients of inputs and of weights)."""
+        ...
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return the tensor-parallel collectives of the forward and of the backward pass."""
+        ...
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return the bytes it keeps for the backward pass on one rank."""
+        ...
+
+
+def gemm_work(m: Num, n: Num, k: Num, element_bytes: Num) -> Work:
+    """Return the work of an (m x k)(k x n) product: 2mnk FLOPs, each matrix read or written once."""
+    return Work("gemm", 2.0 * m * n * k, element_bytes * (1.0 * m * k + 1.0 * k * n + 1.0 * m * n), m, n, k)
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A linear layer. Column-parallel splits its outputs, row-parallel its inputs, else it is replicated.
+
+    ``outputs`` may hold several parts (fused QKV, gate and up): one kernel computes them all.
+    ``saves_output`` keeps the output for the next operator's backward pass. ``tied`` weights belong to
+    another layer and count no parameters of the model, but occupy memory where a pipeline separates them.
+    The backward pass is two products of the same size, for the input's and the weight's gradient.
+    """
+
+    name: str
+    inputs: Part
+    outputs: tuple[Part, ...]
+    shard: Literal["column", "row", "replicated"]
+    bias: bool = False
+    saves_output: bool = False
+    tied: bool = False
+    light: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What tensor parallelism splits."""
+        return {"column": self.outputs, "row": (self.inputs,), "replicated": ()}[self.shard]
+
+    def parameters(self) -> int:
+        """Return the weights and biases of the whole layer."""
+        n = sum(p.features for p in self.outputs)
+        return 0 if self.tied else int(n * self.inputs.features + self.bias * n)
+
+    def _dims(self, shape: Shape) -> tuple[Num, Num]:
+        """Return (outputs, inputs) on one rank."""
+        n, k = sum(p.features for p in self.outputs), self.inputs.features
+        if self.shard == "column":
+            n = sum(p.local(shape.tp, shape.vocab_multiple) for p in self.outputs)
+        elif self.shard == "row":
+            k = self.inputs.local(shape.tp)
+        return n, k
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return the weights and biases on one rank (a row-parallel bias is whole on each)."""
+        n, k = self._dims(shape)
+        return n * k + self.bias * n
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return one product of (tokens x inputs) by (inputs x outputs)."""
+        n, k = self._dims(shape)
+        return (gemm_work(shape.tokens, n, k, shape.element_bytes),)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the products for the input's gradient and for the weight's gradient."""
+        n, k = self._dims(shape)
+        q = shape.element_bytes
+        return gemm_work(shape.tokens, k, n, q), gemm_work(k, n, shape.tokens, q)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return none: :class:`Boundary` carries a layer's collectives."""
+        return (), ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return the bytes of the output if it is kept."""
+        n, _ = self._dims(shape)
+        return self.saves_output * shape.tokens * n * shape.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention core, flash or unfused, split by heads.
+
+    FLOPs: 2 products of (s x s) a head, halved when causal, banded when windowed (formulas: 4 b s^2 a d
+    full; 2 b s^2 a d causal; 4 b a d (s w - w(w-1)/2) windowed). Flash attention's backward pass runs five
+    products for the forward pass' two, hence 2.5 times its FLOPs (FlashAttention-2, arXiv 2307.08691); the
+    unfused one runs four, hence twice.
+    Saved: the output, and per head the fp32 log-sum-exp (flash) or the softmax's output (unfused; with
+    dropout also its mask and the dropped-out copy: 5 a s bytes a token at 16 bits, arXiv 2205.05198).
+    """
+
+    name: str
+    heads: Num
+    kv_heads: Num
+    head_dim: Num
+    v_head_dim: Num
+    causal: bool = True
+    window: Num | None = None
+    flash: bool = True
+    dropout: bool = False
+    light: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What tensor parallelism splits: query heads."""
+        return (Part(self.heads * self.head_dim, self.heads, "attention heads"),)
+
+    def parameters(self) -> int:
+        """Return zero."""
+        return 0
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return zero."""
+        return 0
+
+    def pairs(self, sequence_length: Num) -> Num:
+        """Return the query-key pairs of one head and sequence: full, causal half, or banded."""
+        s = 1.0 * sequence_length
+        if self.window is not None:
+            w = _minimum(s, self.window)
+            band = s * w - w * (w - 1) / 2
+            return band if self.causal else 2 * band - s
+        return s * (s + 1) / 2 if self.causal else s * s
+
+    def _flops(self, shape: Shape) -> Num:
+        heads = ceil_div(self.heads, shape.tp)
+        per_pair = 2 * (self.head_dim + self.v_head_dim)
+        return shape.sequences * heads * per_pair * self.pairs(shape.sequence_length)
+
+    def _io_bytes(self, shape: Shape) -> Num:
+        """Return the bytes of Q, K, V and O, and of the scores if they go through memory."""
+        heads, kv = ceil_div(self.heads, shape.tp), ceil_div(self.kv_heads, shape.tp)
+        width = heads * (self.head_dim + self.v_head_dim) + kv * (self.head_dim + self.v_head_dim)
+        scores = 0 if self.flash else (4 + 2 * self.dropout) * heads * shape.sequence_length
+        return shape.tokens * (width + scores) * shape.element_bytes
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the two products with the softmax between them."""
+        return (
+            Work(
+                "attention",
+                self._flops(shape),
+                self._io_bytes(shape),
+                k=shape.sequence_length,
+                kernels=1 if self.flash else 4,
+            ),
+        )
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return 2.5 (flash) or 2 (unfused) times the forward products."""
+        ratio = 2.5 if self.flash else 2.0
+        return (
+            Work(
+                "attention",
+                ratio * self._flops(shape),
+                2 * self._io_bytes(shape),
+                k=shape.sequence_length,
+                kernels=2 if self.flash else 6,
+            ),
+        )
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return none: heads are independent."""
+        return (), ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return the bytes of the output and of the log-sum-exp or the scores."""
+        heads = ceil_div(self.heads, shape.tp)
+        output = shape.tokens * heads * self.v_head_dim * shape.element_bytes
+        return output + self.core_bytes(shape)
+
+    def core_bytes(self, shape: Shape) -> Num:
+        """Return what recomputing the core alone frees: the scores, or flash's log-sum-exp."""
+        heads = ceil_div(self.heads, shape.tp)
+        per_score = shape.element_bytes * (1 + self.dropout) + self.dropout
+        per_token = 4 if self.flash else per_score * shape.sequence_length
+        return shape.tokens * heads * per_token
+
+
+def _minimum(a: Num, b: Num) -> Num:
+    import numpy as np
+
+    return np.minimum(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """A memory-bound operator: norm, activation function, rotary embedding, residual, dropout.
+
+    ``reads`` and ``writes`` are features per token of the forward pass; the backward pass moves
+    ``backward_ratio`` times as much (gradient in, saved input, gradient out). ``saves`` features of its
+    output (or of what it needs itself) are kept, ``mask_features`` more at one byte each (dropout).
+    In the ``sequence`` region the tokens are split by sequence parallelism and the parameters whole on each
+    rank; in the ``tensor`` region the features are split in ``units``.
+    """
+
+    name: str
+    region: Region
+    reads: Num
+    writes: Num
+    saves: Num = 0
+    mask_features: Num = 0
+    weights: int = 0
+    units: Num = 1
+    backward_ratio: float = 1.5
+    light: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return none: the products around it carry the rule."""
+        return ()
+
+    def parameters(self) -> int:
+        """Return its scale and shift parameters."""
+        return self.weights
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return all of them: norms are replicated over ``tp``."""
+        return self.weights
+
+    def _share(self, shape: Shape) -> Num:
+        """Return the fraction of (tokens x features) on one rank."""
+        if self.region == "sequence":
+            return 1.0 / shape.sequence_split
+        return ceil_div(self.units, shape.tp) / self.units
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the bytes read and written once."""
+        moved = (
+            shape.tokens * (self.reads + self.writes) * shape.element_bytes
+            + shape.tokens * self.mask_features
+        )
+        return (Work("memory", 0.0, moved * self._share(shape)),)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return ``backward_ratio`` times the bytes of the forward pass."""
+        return (Work("memory", 0.0, self.backward_ratio * self.forward(shape)[0].bytes),)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return none."""
+        return (), ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return the bytes kept on one rank."""
+        per_token = self.saves * shape.element_bytes + self.mask_features
+        return shape.tokens * per_token * self._share(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Where activations enter or leave the tensor-parallel region (arXiv 1909.08053, 2205.05198).
+
+    With sequence parallelism ``enter`` all-gathers forward and reduce-scatters backward (and gathers again
+    for the weight's gradient, hidden behind the input's gradient), ``exit`` the other way round. Without
+    it ``exit`` all-reduces forward and ``enter`` backward. Costs nothing when ``tp`` is 1.
+    """
+
+    name: str
+    direction: Literal["enter", "exit"]
+    features: Num
+    light: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return none."""
+        return ()
+
+    def parameters(self) -> int:
+        """Return zero."""
+        return 0
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return zero."""
+        return 0
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return none: the network does the work."""
+        return ()
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return none."""
+        return ()
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return the collectives forward and backward; bytes are zero for the variant not in use."""
+        whole = shape.tokens * self.features * shape.element_bytes * (shape.tp > 1)
+        split, joined = whole * shape.sequence_parallel, whole * (1 - 1 * shape.sequence_parallel)
+        gather, scatter = Traffic("all_gather", split), Traffic("reduce_scatter", split)
+        reduce = Traffic("all_reduce", joined)
+        if self.direction == "enter":
+            return (gather,), (scatter, reduce, Traffic("all_gather", split, hidden_behind_gemm=True))
+        return (scatter, reduce), (gather,)
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return zero: the gathered input is gathered again in the backward pass, not kept."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Token embedding (split over the vocabulary) with optional learned positions and token types.
+
+    ``extra_rows`` are rows of ``hidden`` features that are whole on each rank (positions, types).
+    """
+
+    name: str
+    vocab: Part
+    hidden: Num
+    extra_rows: int = 0
+    light: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What tensor parallelism splits: the vocabulary."""
+        return (self.vocab,)
+
+    def parameters(self) -> int:
+        """Return the rows times the width."""
+        return int((self.vocab.units + self.extra_rows) * self.hidden)
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return the rows on one rank times the width."""
+        rows = self.vocab.local(shape.tp, shape.vocab_multiple) / (self.vocab.features / self.vocab.units)
+        return (rows + self.extra_rows) * self.hidden
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the rows gathered: one read and one write a token."""
+        return (Work("memory", 0.0, 2.0 * shape.tokens * self.hidden * shape.element_bytes),)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the rows scattered: gradient read, row read and written in fp32."""
+        return (Work("memory", 0.0, shape.tokens * self.hidden * (shape.element_bytes + 8.0)),)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return none: a :class:`Boundary` follows."""
+        return (), ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return the token ids (8 bytes each)."""
+        return 8 * shape.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LossKernel:
+    """How an implementation of the cross entropy treats the logits (bytes are per logit on one rank).
+
+    Attributes
+    ----------
+    saved_bytes
+        Kept from the head's forward to its backward pass.
+    transient_bytes
+        Alive at once at the peak, the saved ones included.
+    forward_traffic, backward_traffic
+        Bytes moved.
+    chunk_fraction
+        Share of the logits that exists at a time (chunked and fused implementations).
+    """
+
+    saved_bytes: float
+    transient_bytes: float
+    forward_traffic: float
+    backward_traffic: float
+    chunk_fraction: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy:
+    """Vocabulary-parallel cross entropy over logits that the head produced.
+
+    Traffic over ``tp``: maximum, sum and the target's logit, 4 bytes a token each (Megatron-LM,
+    ``vocab_parallel_cross_entropy``). ``kernel`` says what happens to the logits.
+    """
+
+    name: str
+    vocab: Part
+    kernel: LossKernel
+    light: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What tensor parallelism splits: the vocabulary."""
+        return (self.vocab,)
+
+    def parameters(self) -> int:
+        """Return zero."""
+        return 0
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return zero."""
+        return 0
+
+    def logits(self, shape: Shape) -> Num:
+        """Return the logits on one rank: tokens times its share of the vocabulary."""
+        return shape.tokens * self.vocab.local(shape.tp, shape.vocab_multiple)
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the bytes that softmax and loss move."""
+        return (Work("memory", 0.0, self.logits(shape) * self.kernel.forward_traffic, kernels=3),)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the bytes that the logits' gradient moves."""
+        return (Work("memory", 0.0, self.logits(shape) * self.kernel.backward_traffic, kernels=2),)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return three small all-reduces forward."""
+        small = 4.0 * shape.tokens * (shape.tp > 1)
+        return (Traffic("all_reduce", small),) * 3, ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return what is kept of the logits."""
+        return self.logits(shape) * self.kernel.saved_bytes
+
+    def transient_bytes(self, shape: Shape) -> Num:
+        """Return the peak of what exists of the logits beyond what is saved."""
+        k = self.kernel
+        return self.logits(shape) * (k.transient_bytes * k.chunk_fraction - k.saved_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """A group of layers with equal shapes: the unit that is priced once and placed many times.
+
+    Attributes
+    ----------
+    name
+        "embedding", "decoder", "decoder.sliding", "head" ...
+    role
+        Where it may sit and whether it can be recomputed: only ``block`` layers can.
+    operators
+        In the order of the forward pass.
+    hidden
+        Features per token of what it hands to the next layer (a stage boundary carries this).
+    """
+
+    name: str
+    role: Literal["embedding", "block", "head"]
+    operators: tuple[Operator, ...]
+    hidden: Num
+
+    def parameters(self) -> int:
+        """Return the parameters of one layer of this kind, tied copies not counted."""
+        return sum(op.parameters() for op in self.operators)

@@ -1,0 +1,108 @@
+"""The model as a directed graph of layers with kinds, shapes and tied parameters.
+
+Layers are numbered in topological order; a pipeline cuts this order. Layers of equal shape share one
+:class:`~meshwright.costmodels.operators.LayerKind`, which is priced once.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshwright.costmodels.arrays import IntArray
+from meshwright.costmodels.operators import Gemm, LayerKind, Part
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """A model: its layer kinds, the kind of each layer in order, and the edges between layers.
+
+    Attributes
+    ----------
+    name
+        A preset's name, a folder's name or ``model_type``.
+    kinds
+        Distinct layer kinds.
+    layer_kinds
+        Kind index of each layer, in topological order (embedding first, head last for a decoder).
+    edges
+        Pairs of layer indices (from, to); a chain for a decoder.
+    tied
+        Pairs of layer indices that share a weight (embedding, head).
+    vocab_size, hidden_size, max_sequence_length
+        As the model's file says; the length is None where positions are unbounded.
+    block_class
+        The framework's class name of a decoder layer, for wrapping policies (``LlamaDecoderLayer``).
+    family
+        The ``model_type`` it was read as.
+    notes
+        What was assumed while reading it; shown to the user.
+    """
+
+    name: str
+    family: str
+    kinds: tuple[LayerKind, ...]
+    layer_kinds: tuple[int, ...]
+    edges: tuple[tuple[int, int], ...]
+    hidden_size: int
+    vocab_size: int
+    tied: tuple[tuple[int, int], ...] = ()
+    max_sequence_length: int | None = None
+    block_class: str | None = None
+    notes: tuple[str, ...] = ()
+    attributes: dict[str, int | float | str | bool | None] = field(default_factory=dict, compare=False)
+
+    @property
+    def num_layers(self) -> int:
+        """All layers, the embedding and the head included."""
+        return len(self.layer_kinds)
+
+    @cached_property
+    def block_layers(self) -> tuple[int, ...]:
+        """Indices of the layers that repeat (role ``block``)."""
+        return tuple(i for i, k in enumerate(self.layer_kinds) if self.kinds[k].role == "block")
+
+    @cached_property
+    def kind_counts(self) -> IntArray:
+        """Layers of each kind, shape (kinds,)."""
+        counts = Counter(self.layer_kinds)
+        return np.array([counts[k] for k in range(len(self.kinds))], dtype=np.int64)
+
+    @cached_property
+    def prefix_counts(self) -> IntArray:
+        """Layers of each kind among the first ``i`` layers, shape (layers + 1, kinds)."""
+        one_hot = np.zeros((self.num_layers + 1, len(self.kinds)), dtype=np.int64)
+        one_hot[np.arange(1, self.num_layers + 1), list(self.layer_kinds)] = 1
+        return one_hot.cumsum(axis=0)
+
+    @cached_property
+    def parameters(self) -> int:
+        """All parameters, tied ones counted once."""
+        return sum(self.kinds[k].parameters() for k in self.layer_kinds)
+
+    @cached_property
+    def tied_head_parameters(self) -> int:
+        """Parameters of the head that a pipeline copies because they are tied to the embedding."""
+        tied = [op for k in self.kinds for op in k.operators if isinstance(op, Gemm) and op.tied]
+        return sum(int(op.inputs.features * sum(p.features for p in op.outputs)) for op in tied)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Everything that tensor parallelism splits, each distinct part once."""
+        return tuple(dict.fromkeys(p for kind in self.kinds for op in kind.operators for p in op.parts))
+
+    def dag(self) -> "nx.DiGraph[int]":
+        """Return the graph for networkx: nodes carry ``kind`` and ``role``, tied pairs are edges' twins."""
+        import networkx as nx
+
+        graph: nx.DiGraph[int] = nx.DiGraph(name=self.name)
+        for i, k in enumerate(self.layer_kinds):
+            graph.add_node(i, kind=self.kinds[k].name, role=self.kinds[k].role)
+        graph.add_edges_from(self.edges)
+        graph.graph["tied"] = self.tied
+        return graph
