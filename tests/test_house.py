@@ -1,0 +1,129 @@
+"""Rules of the house that no single module can keep: links, one version, one place for units."""
+
+import ast
+import operator
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import meshwright
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+ROOMS = ("hardware", "costmodels", "planner", "cli")
+TEXT_SUFFIXES = {"", ".py", ".md", ".toml", ".yaml", ".yml", ".json", ".csv", ".txt", ".sh"}
+FOLDED = {ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.Mult: operator.mul}
+CONVERSION_FACTORS = {2**20, 2**30, 2**40, 10**9, 10**12, 10**15}
+IGNORED = {".git", ".venv", "build", "dist", "__pycache__", "htmlcov"}
+
+
+def python_files() -> list[Path]:
+    """Return every Python file of ours by its real path."""
+    folders = (*ROOMS, "meshwright", "tests", "benchmarks")
+    return sorted({f.resolve() for folder in folders for f in (CHECKOUT / folder).rglob("*.py")})
+
+
+def text_files() -> Iterator[Path]:
+    """Yield every text file of the checkout once, caches and environments left out."""
+    for path in CHECKOUT.rglob("*"):
+        inside = path.relative_to(CHECKOUT).parts
+        hidden = any(
+            p in IGNORED or p.endswith(("_cache", ".egg-info")) or p == ".hypothesis" for p in inside
+        )
+        linked = path.is_symlink() or (inside[0] == "meshwright" and len(inside) > 2)
+        if path.is_file() and not (hidden or linked) and path.suffix in TEXT_SUFFIXES:
+            yield path
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_is_linked_under_the_import_name(room: str) -> None:
+    link = CHECKOUT / "meshwright" / room
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / room
+
+
+def test_links_are_committed_as_links() -> None:
+    listing = subprocess.run(
+        ["git", "ls-files", "--stage", "meshwright"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listing.returncode:
+        pytest.skip("not a git checkout")
+    modes = {line.split("\t")[1]: line.split()[0] for line in listing.stdout.splitlines()}
+    assert {path for path, mode in modes.items() if mode == "120000"} == {f"meshwright/{r}" for r in ROOMS}
+
+
+def test_version_is_written_in_one_place() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    assert "version" not in project["project"]
+    assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "meshwright._version.__version__"}
+    writers = [f for f in python_files() if re.search(r"^__version__\s*=", f.read_text(), re.MULTILINE)]
+    assert writers == [CHECKOUT / "meshwright" / "_version.py"]
+
+
+def test_changelog_begins_with_this_version() -> None:
+    newest = re.search(r"^## \[?([\d.]+)", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == meshwright.__version__
+
+
+def test_imports_are_absolute_and_under_the_import_name() -> None:
+    wrong = []
+    for path in python_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = ["." * node.level + (node.module or "")]
+            wrong += [f"{path}: {name}" for name in names if name.split(".")[0] in {"", *ROOMS}]
+    assert wrong == []
+
+
+def test_no_file_names_a_place_outside_the_checkout() -> None:
+    # A path of one person's machine, or one that climbs out of the checkout, is absent elsewhere.
+    outside = re.compile(
+        r"(?<![\w./])/(?:home|root|work|Users)/\w|\.\./(?!hardware|costmodels|planner|cli)\w|(?<![\w/])shared/"
+    )
+    url = re.compile(r"https?://\S+")
+    this = Path(__file__).resolve()
+    found = [
+        f"{path.relative_to(CHECKOUT)}: {line.strip()}"
+        for path in text_files()
+        if path != this
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if outside.search(url.sub("", line))
+    ]
+    assert found == []
+
+
+def literal_value(node: ast.expr) -> object:
+    """Return the value of a literal or of a power, shift or product of two literals, else None."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in FOLDED:
+        left, right = literal_value(node.left), literal_value(node.right)
+        if isinstance(left, int) and isinstance(right, int):
+            return FOLDED[type(node.op)](left, right)
+    return None
+
+
+@pytest.mark.parametrize("text", ["2**30", "1 << 30", "1024 ** 3", "1024 * 1024", "1e9", "1_000_000_000_000"])
+def test_conversion_factors_are_recognised(text: str) -> None:
+    assert literal_value(ast.parse(text, mode="eval").body) in CONVERSION_FACTORS
+
+
+def test_units_are_converted_in_one_place() -> None:
+    rooms = [f for f in python_files() if f.relative_to(CHECKOUT).parts[0] in ROOMS]
+    found = [
+        f"{path.relative_to(CHECKOUT)}:{node.lineno}: {ast.unparse(node)}"
+        for path in rooms
+        if path != CHECKOUT / "hardware" / "units.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant | ast.BinOp) and literal_value(node) in CONVERSION_FACTORS
+    ]
+    assert found == []
