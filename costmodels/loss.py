@@ -1,0 +1,35 @@
+"""Implementations of the cross entropy and what each does to the logits.
+
+Bytes per logit on one rank, by counting tensors of a bf16 model:
+
+- ``full`` (PyTorch, Megatron ``vocab_parallel_cross_entropy``): bf16 logits are read, an fp32 copy becomes
+  the softmax and is kept for the backward pass (4 saved); at the peak the bf16 logits and the gradient
+  exist beside it (8 in all). Forward moves 2 + 4 + 4 + 2, backward 4 + 4.
+- ``chunked``: the head and the loss run over one eighth of the tokens at a time and the logits are
+  computed again in the backward pass; nothing is kept.
+- ``fused`` (Liger kernel, arXiv 2410.10989): the gradient is formed in the forward pass chunk by chunk.
+
+Left out: label smoothing, z-loss, and that ``chunked`` repeats the head's product (priced as recompute by
+the caller through ``repeats_head``).
+"""
+
+from typing import Final
+
+from meshwright.costmodels.operators import LossKernel
+from meshwright.hardware.errors import UnknownNameError
+
+FULL_LOGITS: Final = LossKernel(4, 8, 12, 8)
+CHUNKS: Final = 8
+
+LOSSES: Final = {
+    "full": FULL_LOGITS,
+    "chunked": LossKernel(0, 8, 12, 8, 1 / CHUNKS),
+    "fused": LossKernel(0, 6, 8, 0, 1 / CHUNKS),
+}
+
+
+def find_loss(name: str) -> LossKernel:
+    """Return an implementation by name; raises UnknownNameError."""
+    if name not in LOSSES:
+        raise UnknownNameError("loss", name, list(LOSSES))
+    return LOSSES[name]

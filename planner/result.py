@@ -1,0 +1,152 @@
+"""What ``solve`` and ``estimate`` answer, with every figure that the answer rests on."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from meshwright.planner.plan import Plan
+
+Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The price of one plan.
+
+    Attributes
+    ----------
+    step_time_s
+        Seconds per optimizer step.
+    breakdown
+        Seconds by cause on the critical rank; they add up to ``step_time_s``.
+    hidden
+        Communication seconds that overlap hides, by cause; not part of the step.
+    memory
+        For each pipeline rank the bytes by item; the items add up to ``peak_bytes[rank]``.
+    capacity_bytes, usable_bytes
+        Memory of a device, and what the headroom leaves of it.
+    model_flops, hardware_flops
+        FLOPs per step: the model's own (causal attention halved), and with recomputation.
+    """
+
+    plan: Plan
+    step_time_s: float
+    breakdown: Mapping[str, float]
+    hidden: Mapping[str, float]
+    memory: tuple[Mapping[str, float], ...]
+    peak_bytes: tuple[float, ...]
+    capacity_bytes: float
+    usable_bytes: float
+    tokens_per_s: float
+    mfu: float
+    hfu: float
+    model_flops: float
+    hardware_flops: float
+    usd_per_hour: float | None = None
+    usd_per_step: float | None = None
+    total_hours: float | None = None
+    total_usd: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether every rank's peak is within the usable memory."""
+        return max(self.peak_bytes) <= self.usable_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {**asdict(self), "plan": self.plan.to_dict(), "fits": self.fits}
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another mesh at its own optimum, and why it lost."""
+
+    estimate: Estimate
+    gap: float
+    """(its step time - the best step time) / the best step time."""
+    why: str
+    proven: bool
+
+
+@dataclass(frozen=True)
+class Infeasibility:
+    """Why nothing fits, by how little, and what would lift it (each remedy found by search)."""
+
+    rule: str
+    message: str
+    missing_bytes: float | None = None
+    closest: Estimate | None = None
+    remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """How the search went: the figures behind the proof."""
+
+    meshes: int
+    discarded: Mapping[str, int]
+    solved: int
+    cuts: int
+    integer_error: float
+    deterministic: bool
+    reproducible: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """The answer of ``solve``."""
+
+    status: Status
+    objective_s: float | None
+    lower_bound_s: float
+    plan: Plan | None
+    runtime_s: float
+    estimate: Estimate | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    infeasibility: Infeasibility | None = None
+    binding: tuple[str, ...] = ()
+    record: SearchRecord | None = None
+    notes: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float | None:
+        """Return (objective - lower bound) / objective, or None without a plan."""
+        if self.objective_s is None:
+            return None
+        return max(0.0, (self.objective_s - self.lower_bound_s) / self.objective_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, with the keys that the documentation promises."""
+        best = self.estimate
+        return {
+            "status": self.status,
+            "objective_s": self.objective_s,
+            "lower_bound_s": self.lower_bound_s,
+            "gap": self.gap,
+            "runtime_s": self.runtime_s,
+            "plan": self.plan.to_dict() if self.plan else None,
+            "breakdown": dict(best.breakdown) if best else None,
+            "hidden": dict(best.hidden) if best else None,
+            "memory": _memory(best),
+            "estimate": best.to_dict() if best else None,
+            "alternatives": [asdict(a) | {"estimate": a.estimate.to_dict()} for a in self.alternatives],
+            "infeasibility": asdict(self.infeasibility) if self.infeasibility else None,
+            "binding": list(self.binding),
+            "record": asdict(self.record) if self.record else None,
+            "notes": list(self.notes),
+        }
+
+
+def _memory(best: Estimate | None) -> dict[str, Any] | None:
+    """Return memory per stage, the peak and what is usable."""
+    if best is None:
+        return None
+    return {
+        "stages": [dict(m) for m in best.memory],
+        "peak_bytes": list(best.peak_bytes),
+        "capacity_bytes": best.capacity_bytes,
+        "usable_bytes": best.usable_bytes,
+        "fits": best.fits,
+    }

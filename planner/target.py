@@ -1,0 +1,94 @@
+"""What each target framework can express: the search is restricted to it, so every plan can be launched."""
+
+from dataclasses import dataclass
+
+from meshwright.hardware.errors import UnknownNameError
+
+ALL_STAGES = frozenset({0, 1, 2, 3})
+
+
+@dataclass(frozen=True)
+class Target:
+    """A framework's limits on the decisions of a plan.
+
+    Attributes
+    ----------
+    profile
+        The software profile that prices what this framework runs.
+    tensor, pipeline, interleaved, sequence_parallel
+        Which decisions it can express.
+    zero_stages, zero_stages_with_pipeline
+        ZeRO stages it has, alone and together with a pipeline.
+    recompute
+        Modes it has; ``recompute_uniform`` if all layers share one.
+    vocab_multiple
+        Each tensor-parallel rank's share of the vocabulary is padded to a multiple of this.
+    partial_groups
+        Whether interleaving works with micro-batches that are no multiple of ``pp``.
+    loses
+        Decisions that a plan loses by going there, in words.
+    """
+
+    name: str
+    title: str
+    profile: str
+    tensor: bool = True
+    pipeline: bool = True
+    interleaved: bool = True
+    sequence_parallel: bool = True
+    schedules: frozenset[str] = frozenset({"gpipe", "1f1b", "interleaved"})
+    zero_stages: frozenset[int] = ALL_STAGES
+    zero_stages_with_pipeline: frozenset[int] = frozenset({0, 1})
+    recompute: frozenset[str] = frozenset({"none", "selective", "full"})
+    recompute_uniform: bool = False
+    vocab_multiple: int = 1
+    partial_groups: bool = False
+    loses: tuple[str, ...] = ()
+
+
+TARGETS = {
+    t.name: t
+    for t in (
+        Target("any", "any framework", profile="generic", vocab_multiple=128),
+        Target(
+            "deepspeed",
+            "DeepSpeed JSON",
+            profile="deepspeed",
+            tensor=False,
+            pipeline=False,
+            interleaved=False,
+            sequence_parallel=False,
+            schedules=frozenset({"1f1b"}),
+            recompute=frozenset({"none", "full"}),
+            recompute_uniform=True,
+            loses=("tensor and pipeline degrees", "recompute layer by layer"),
+        ),
+        Target(
+            "fsdp",
+            "FSDP2 through Accelerate",
+            profile="fsdp2",
+            tensor=False,
+            pipeline=False,
+            interleaved=False,
+            sequence_parallel=False,
+            schedules=frozenset({"1f1b"}),
+            zero_stages=frozenset({2, 3}),
+            recompute=frozenset({"none", "full"}),
+            recompute_uniform=True,
+            loses=("tensor and pipeline degrees", "ZeRO 0 and 1", "recompute layer by layer"),
+        ),
+    )
+}
+
+
+def find_target(name: str) -> Target:
+    """Return a target by name.
+
+    Raises
+    ------
+    UnknownNameError
+        With near matches.
+    """
+    if name not in TARGETS:
+        raise UnknownNameError("target", name, list(TARGETS))
+    return TARGETS[name]
