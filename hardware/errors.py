@@ -5,6 +5,16 @@ class MeshwrightError(ValueError):
     """Bad input: the message names the field, its value, what is allowed and what to try."""
 
 
+class CatalogueError(MeshwrightError):
+    """A data file or a cluster name that cannot be used: says where, what, and what is allowed."""
+
+    def __init__(self, where: str, field: str, value: object, allowed: str, hint: str = "") -> None:
+        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
+        tail = f"; try {hint}" if hint else ""
+        super().__init__(f"{where}: {field} is {shown}; allowed: {allowed}{tail}")
+        self.where, self.field, self.value = where, field, value
+
+
 class UnknownNameError(MeshwrightError):
     """A catalogue, preset or target name that does not exist; the message lists near matches."""
 

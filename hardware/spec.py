@@ -11,6 +11,8 @@ from math import prod
 from typing import Literal
 
 SourceKind = Literal["text-seen", "memory", "user"]
+LinkTopology = Literal["switch", "mesh", "ring", "torus", "line", "pcie", "host"]
+TierKind = Literal["switch", "mesh", "ring", "torus", "line", "pcie", "host", "fat-tree", "rail", "ethernet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,32 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A point-to-point link of one device: one-way bandwidth and latency."""
+    """A link of one device: one-way bandwidth, latency, and how several devices are joined by it.
+
+    Attributes
+    ----------
+    bandwidth_bytes_per_s
+        One way, all links of this kind of one device together.
+    latency_s
+        One hop, end to end in software.
+    efficiency
+        Fraction of the wire rate that large collectives reach.
+    topology
+        How a box joins its devices by this link: behind a ``switch``, in a full ``mesh``, a ``ring``, over
+        ``pcie`` peer to peer, or staged through the memory of the ``host``.
+    pair_bandwidth_bytes_per_s
+        For a mesh: what one pair of devices has. ``None`` behind a switch.
+    max_devices
+        How many devices the link joins at most (2 for an NVLink bridge, 8 for an HGX board).
+    """
 
     name: str
     bandwidth_bytes_per_s: float
     latency_s: float
+    efficiency: float = 1.0
+    topology: LinkTopology = "switch"
+    pair_bandwidth_bytes_per_s: float | None = None
+    max_devices: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +63,7 @@ class Price:
     provider: str
     kind: str
     date: str
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +136,7 @@ class Accelerator:
     notes: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
     memory_only_fields: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -134,6 +159,9 @@ class Tier:
         Fraction of the wire rate that large collectives reach on this tier (measured).
     oversubscription
         Bandwidth below over bandwidth above the switches; 1 is non-blocking.
+    kind
+        ``ring`` and ``torus`` axes wrap around and count both directions in the bandwidth; a ``line`` is
+        an axis that does not wrap and has one direction.
     pair_bandwidth_bytes_per_s
         For full meshes without a switch: what one pair of devices has. ``None`` behind a switch.
     devices_per_nic
@@ -141,7 +169,7 @@ class Tier:
     """
 
     name: str
-    kind: Literal["switch", "mesh", "ring", "torus", "pcie", "host", "fat-tree", "rail", "ethernet"]
+    kind: TierKind
     fan_out: int
     bandwidth_bytes_per_s: float
     latency_s: float
@@ -163,6 +191,9 @@ class Cluster:
     usd_per_device_hour: float | None = None
     notes: tuple[str, ...] = ()
     sources: tuple[Source, ...] = field(default=(), repr=False)
+    title: str = ""
+    prices: tuple[Price, ...] = field(default=(), repr=False)
+    aliases: tuple[str, ...] = ()
 
     @cached_property
     def block_sizes(self) -> tuple[int, ...]:

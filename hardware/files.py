@@ -1,0 +1,98 @@
+"""Reading small YAML files that people wrote: safely, with one clear error for each way to be wrong."""
+
+from collections.abc import Hashable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from meshwright.hardware.errors import CatalogueError
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_YAML_BYTES: Final = 256 * 1024
+
+
+def read_text(path: Path, max_bytes: int = MAX_YAML_BYTES) -> str:
+    """Return the UTF-8 text of a small regular file.
+
+    Raises
+    ------
+    CatalogueError
+        If the file is missing, a folder or device, too large, unreadable or not UTF-8 text.
+    """
+    where = str(path)
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "no regular file"
+        raise CatalogueError(where, "file", found, "an existing YAML file", "checking the path")
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(max_bytes + 1)
+    except OSError as error:
+        raise CatalogueError(where, "file", error.strerror, "a readable file") from error
+    if len(raw) > max_bytes:
+        raise CatalogueError(where, "size", f"over {max_bytes} bytes", f"at most {max_bytes} bytes")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CatalogueError(where, "text", "binary data", "UTF-8 text") from error
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """Return the mapping that a YAML (or JSON) text holds.
+
+    Plain data only: tags, anchors and aliases (the means of YAML bombs) and repeated keys are refused.
+
+    Raises
+    ------
+    CatalogueError
+        If the text is no YAML, holds what is refused, or its top level is not a mapping with text keys.
+    """
+    import yaml
+
+    loader = _loader_class()
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+                raise CatalogueError(where, "text", "an anchor or alias", "plain YAML without & and *")
+        data = yaml.load(text, Loader=loader)  # a SafeLoader subclass
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise CatalogueError(where, "text", f"{problem}{place}", "valid YAML") from error
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, CatalogueError):
+            raise
+        raise CatalogueError(where, "text", str(error), "YAML of modest depth and valid scalars") from error
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise CatalogueError(where, "top level", type(data).__name__, "a mapping of field names to values")
+    return data
+
+
+def read_yaml(path: Path, max_bytes: int = MAX_YAML_BYTES) -> dict[str, Any]:
+    """Return the mapping in a YAML file; see :func:`read_text` and :func:`parse_yaml` for errors."""
+    return parse_yaml(read_text(path, max_bytes), str(path))
+
+
+@lru_cache(maxsize=1)
+def _loader_class() -> "type[yaml.SafeLoader]":
+    """Return a safe loader (in C where libyaml exists) that refuses repeated keys."""
+    import yaml
+
+    base: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class UniqueKeyLoader(base):  # type: ignore[misc, valid-type]
+        """SafeLoader in which writing a key twice is an error and not a silent override."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+            keys = [key.value for key, _ in node.value if isinstance(key.value, str)]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"key {key!r} is written twice", node.start_mark
+                    )
+            mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+            return mapping
+
+    return UniqueKeyLoader
