@@ -8,16 +8,14 @@ previous operation on its rank, and the operation whose output it consumes.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, TypeAlias
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.costmodels.arrays import BoolArray, IntArray
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
-
-IntArray: TypeAlias = NDArray[np.integer[Any]]
-BoolArray: TypeAlias = NDArray[np.bool_]
 
 FORWARD = 0
 BACKWARD = 1
@@ -68,6 +66,11 @@ class StaticSchedule:
     def num_chunks(self) -> int:
         """Chunks of the model over all ranks."""
         return self.pp * self.vpp
+
+    @cached_property
+    def passes(self) -> IntArray:
+        """``(operations,)``, index of each operation's kind and chunk in a ``(kinds, chunks)`` table."""
+        return self.kind * self.num_chunks + self.chunk
 
     @property
     def chunks_of_rank(self) -> IntArray:
