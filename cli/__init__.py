@@ -1,0 +1,1 @@
+"""Words, tables, progress and pictures for people; the only place that rounds."""
