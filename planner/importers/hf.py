@@ -1,0 +1,78 @@
+"""From a Hugging Face ``config.json`` to a model graph, by the tables of the families."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from meshwright.planner.blocks import DecoderSpec, decoder_graph
+from meshwright.planner.graph import ModelGraph
+from meshwright.planner.importers.config import Config, ModelConfigError
+from meshwright.planner.importers.families import FAMILIES, LLAMA, LLAMA_BIAS, Family, sizes
+from meshwright.planner.importers.rules import read_fields
+from meshwright.planner.importers.unsupported import refuse_unsupported
+
+NESTED: Final[Mapping[str, str]] = {"gemma3": "gemma3_text"}
+"""Models of several parts whose text part is planned: ``model_type`` -> its family."""
+
+ALIASES: Final[Mapping[str, str]] = {"Yi": "llama", "yi": "llama", "aquila": "llama", "xverse": "llama"}
+"""Names under which Llama's layers were published."""
+
+GENERIC: Final = Family(None, {**LLAMA, **sizes(None, None, None, None, None), **LLAMA_BIAS})
+"""What an unknown ``model_type`` is read as: Llama's layers, every size required."""
+
+
+def model_from_config(config: Config, name: str) -> ModelGraph:
+    """Return the graph of a configuration.
+
+    Raises
+    ------
+    ModelConfigError
+        The architecture is not supported, keys are missing or a value is not allowed; all are named.
+    """
+    config, notes = _text_part(config)
+    refuse_unsupported(config)
+    model_type = ALIASES.get(config.model_type, config.model_type)
+    family = FAMILIES.get(model_type, GENERIC)
+    spec = DecoderSpec(**read_fields(config, family.rules))
+    _check(config, spec)
+    if family is GENERIC:
+        notes += (_assumption(config),)
+    notes += family.notes + tuple(
+        f"{key} is not in the file: {value:,}, the default of {model_type}"
+        for key, value in config.assumed.items()
+    )
+    return decoder_graph(
+        spec, name, family=model_type or "unknown", block_class=family.block_class, notes=notes
+    )
+
+
+def _text_part(config: Config) -> tuple[Config, tuple[str, ...]]:
+    """Return the text part of a model with several parts if its family is known, else the whole."""
+    family = NESTED.get(config.model_type)
+    inner = config.values.get("text_config")
+    if family is None or not isinstance(inner, Mapping):
+        return config, ()
+    tied = {k: v for k, v in config.values.items() if k == "tie_word_embeddings"}
+    values = {**tied, **inner, "model_type": family}
+    note = f"{config.model_type}: only the text part is planned; its vision tower is left out"
+    return replace(config, values=values), (note,)
+
+
+def _assumption(config: Config) -> str:
+    """Return the note on what an unknown model type was taken for."""
+    return (
+        f"model_type {config.model_type or 'none'!r} is not known: planned as Llama-like (RMSNorm before "
+        "attention and MLP, gated MLP, rotary positions, full causal attention, no biases unless the file "
+        "names them)"
+    )
+
+
+def _check(config: Config, spec: DecoderSpec) -> None:
+    """Refuse sizes that contradict each other."""
+    if spec.heads % spec.kv_heads:
+        config.refuse("key/value heads", spec.kv_heads, f"a divisor of the attention heads ({spec.heads})")
+    if spec.ffn > 100 * spec.hidden:
+        raise ModelConfigError(
+            f"{config.source}: ffn {spec.ffn:,} is more than 100 times hidden {spec.hidden:,}; "
+            "check intermediate_size and hidden_size"
+        )

@@ -1,0 +1,111 @@
+"""Our own short form of a model, in YAML: the fields of ``DecoderSpec`` by name.
+
+.. code-block:: yaml
+
+    hidden: 4096          # required: hidden, layers, heads, ffn, vocab
+    layers: 32
+    heads: 32
+    ffn: 14336            # width of one branch of a gated MLP
+    vocab: 128256
+    kv_heads: 8           # default: heads
+    head_dim: 128         # default: hidden / heads
+    gated: true           # every other field: see DecoderSpec, with its default
+    tied: false
+    windows: [4096, null] # repeats over the layers
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from meshwright.planner.blocks import DecoderSpec, NormPlace, decoder_graph
+from meshwright.planner.graph import ModelGraph
+from meshwright.planner.importers.config import Config, ModelConfigError, read_text
+
+SIZES: Final = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab")
+REQUIRED: Final = ("hidden", "layers", "heads", "ffn", "vocab")
+CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
+    "qk_norm": ("head", "full", None),
+    "positions": ("rotary", "learned", "alibi", "none"),
+}
+
+
+def model_from_yaml(path: Path) -> ModelGraph:
+    """Return the graph of a YAML file; raises ModelConfigError naming the field."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(read_text(path))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, ModelConfigError):
+            raise
+        raise ModelConfigError(f"{path}: not valid YAML ({error})") from error
+    if not isinstance(values, dict):
+        raise ModelConfigError(f"{path}: holds a {type(values).__name__}; a mapping of fields is expected")
+    config = Config(str(path), values)
+    if "model_type" in values:
+        from meshwright.planner.importers.hf import model_from_config
+
+        return model_from_config(config, path.stem)
+    return decoder_graph(_spec(config), path.stem, family="yaml")
+
+
+def _spec(config: Config) -> DecoderSpec:
+    """Return the specification with every value checked."""
+    known = [f.name for f in fields(DecoderSpec)]
+    unknown = [str(name) for name in config.values if name not in known]
+    if unknown:
+        raise ModelConfigError(
+            f"{config.source}: unknown fields {', '.join(unknown)}; known: {', '.join(known)}"
+        )
+    missing = [name for name in REQUIRED if name not in config.values]
+    if missing:
+        raise ModelConfigError(f"{config.source}: missing fields {', '.join(missing)}")
+    given = {name: _value(config, name, value) for name, value in config.values.items()}
+    if "head_dim" not in given and given["hidden"] % given["heads"]:
+        config.refuse("hidden", given["hidden"], f"a multiple of heads ({given['heads']}), or give head_dim")
+    derived = {"kv_heads": given["heads"], "head_dim": given["hidden"] // given["heads"]}
+    spec = DecoderSpec(**{**derived, **given})
+    if spec.heads % spec.kv_heads:
+        config.refuse("kv_heads", spec.kv_heads, f"a divisor of heads ({spec.heads})")
+    return spec
+
+
+def _value(config: Config, name: str, value: object) -> Any:
+    """Return one value checked by the kind of its field."""
+    return _readers()[name](config, name, value)
+
+
+def _readers() -> dict[str, Callable[[Config, str, object], Any]]:
+    """Return a checking function for each field of the specification, chosen by its default's type."""
+    readers: dict[str, Callable[[Config, str, object], Any]] = {}
+    for f in fields(DecoderSpec):
+        by_type = {bool: Config.flag, float: Config.probability}
+        readers[f.name] = by_type.get(type(f.default), _optional_count)
+    readers |= dict.fromkeys(CHOICES, _choice)
+    readers |= {name: lambda c, n, v: c.count(n, v, n) for name in SIZES}
+    readers |= {"norms": _norms, "windows": _windows}
+    return readers
+
+
+def _optional_count(config: Config, name: str, value: object) -> int | None:
+    return None if value is None else config.count(name, value, "rows", minimum=0)
+
+
+def _choice(config: Config, name: str, value: object) -> Any:
+    if value not in CHOICES[name]:
+        config.refuse(name, value, ", ".join("null" if c is None else c for c in CHOICES[name]))
+    return value
+
+
+def _norms(config: Config, name: str, value: object) -> tuple[Any, ...]:
+    if not isinstance(value, list) or any(place not in get_args(NormPlace) for place in value):
+        config.refuse(name, value, f"a list of {', '.join(get_args(NormPlace))}")
+    return tuple(value)
+
+
+def _windows(config: Config, name: str, value: object) -> tuple[int | None, ...]:
+    if not isinstance(value, list) or not value:
+        config.refuse(name, value, "a list of token counts and null, at least one")
+    return tuple(None if w is None else config.count(name, w, "rows") for w in value)

@@ -1,0 +1,66 @@
+"""Refuse by name what is not a dense decoder, before any rule could misread it as one."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from meshwright.planner.importers.config import MISSING, Config, ModelConfigError
+
+Test: TypeAlias = Callable[[Any], bool]
+
+
+def _is_true(value: Any) -> bool:
+    return value is True
+
+
+def _is_set(value: Any) -> bool:
+    return value not in (None, False, 0, [], {}, "")
+
+
+def _more_than_one(value: Any) -> bool:
+    return _is_set(value) and value != 1
+
+
+MARKERS: Final[Mapping[str, tuple[Test, str]]] = {
+    "is_encoder_decoder": (_is_true, "an encoder-decoder model"),
+    "encoder_layers": (_is_set, "an encoder-decoder model"),
+    "num_decoder_layers": (_is_set, "an encoder-decoder model"),
+    "type_vocab_size": (_is_set, "an encoder"),
+    "vision_config": (_is_set, "a vision-language model"),
+    "audio_config": (_is_set, "an audio model"),
+    "text_config": (_is_set, "a model with several parts"),
+    "image_size": (_is_set, "a vision model"),
+    "num_experts": (_more_than_one, "a mixture of experts"),
+    "num_local_experts": (_more_than_one, "a mixture of experts"),
+    "n_routed_experts": (_more_than_one, "a mixture of experts"),
+    "moe_num_experts": (_more_than_one, "a mixture of experts"),
+    "moe_intermediate_size": (_is_set, "a mixture of experts"),
+    "num_experts_per_tok": (_more_than_one, "a mixture of experts"),
+    "ffn_config.moe_num_experts": (_more_than_one, "a mixture of experts"),
+    "kv_lora_rank": (_is_set, "multi-head latent attention"),
+    "mamba_d_state": (_is_set, "a state-space model"),
+    "mamba_expand": (_is_set, "a state-space model"),
+    "ssm_state_size": (_is_set, "a state-space model"),
+    "state_size": (_is_set, "a state-space model"),
+    "ssm_cfg": (_is_set, "a state-space model"),
+    "attn_layer_period": (_is_set, "a hybrid of attention and other layers"),
+    "hybrid_override_pattern": (_is_set, "a hybrid of attention and other layers"),
+    "conv_L_cache": (_is_set, "a hybrid of attention and convolutions"),
+    "linear_num_key_heads": (_is_set, "linear attention"),
+    "attention_hidden_size": (_is_set, "a recurrent model"),
+    "lru_width": (_is_set, "a recurrent hybrid"),
+    "block_configs": (_is_set, "a model whose layers differ (searched by NAS)"),
+    "add_cross_attention": (_is_true, "a decoder with cross attention"),
+    "add_swiglu": (_is_set, "a vision tower"),
+}
+"""Keys that tell an architecture the planner has no layers for yet, and what they tell."""
+
+
+def refuse_unsupported(config: Config) -> None:
+    """Raise ModelConfigError naming the architecture and the key that tells it."""
+    for name, (tells, what) in MARKERS.items():
+        _, value = config.find((name,))
+        if value is not MISSING and tells(value):
+            raise ModelConfigError(
+                f"{config.source}: model_type {config.model_type or 'none'!r} is {what} ({name} is set); "
+                "supported: dense decoder-only language models"
+            )

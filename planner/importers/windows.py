@@ -1,0 +1,91 @@
+"""Rules for attention windows: which layers see a sliding window and which see all tokens."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from meshwright.planner.importers.config import MISSING
+from meshwright.planner.importers.rules import Reading, Rule, flag, optional_size
+
+Windows: TypeAlias = tuple[int | None, ...]
+IsSliding: TypeAlias = Callable[[Reading, int], bool]
+
+
+def compact(windows: Iterable[int | None]) -> Windows:
+    """Return the windows of all layers, a single one if they are all equal."""
+    each = tuple(windows)
+    return each[:1] if len(set(each)) == 1 else each or (None,)
+
+
+def _listed(reading: Reading, layer_types: Any, window: int) -> Windows:
+    """Return windows as ``layer_types`` in the file says, one name a layer."""
+    allowed = ("sliding_attention", "full_attention")
+    if not isinstance(layer_types, list) or any(name not in allowed for name in layer_types):
+        reading.config.refuse("layer_types", layer_types, f"a list of {' and '.join(allowed)}")
+    if len(layer_types) != reading.fields["layers"]:
+        reading.config.refuse(
+            "layer_types", layer_types, f"one entry for each of {reading.fields['layers']} layers"
+        )
+    return compact(window if name == "sliding_attention" else None for name in layer_types)
+
+
+def windowed(is_sliding: IsSliding, default: int | None = None) -> Rule:
+    """Return a rule: ``sliding_window`` on the layers that ``layer_types``, or else ``is_sliding``, names."""
+    width = optional_size("sliding_window", default=default, what="rows")
+
+    def read(reading: Reading) -> Windows:
+        window = width(reading)
+        if window is None:
+            return (None,)
+        _, layer_types = reading.config.find(("layer_types",))
+        if layer_types is not MISSING and layer_types is not None:
+            return _listed(reading, layer_types, window)
+        return compact(window if is_sliding(reading, i) else None for i in range(reading.fields["layers"]))
+
+    return read
+
+
+def all_layers(reading: Reading, layer: int) -> bool:
+    """Mistral, Phi-3: every layer slides."""
+    return True
+
+
+def all_but_every(*names: str, default: int) -> IsSliding:
+    """Gemma-2 (2), Cohere2 (4), Gemma-3 (6): every n-th layer sees all tokens; ``names`` may hold n."""
+    every = optional_size(*names, default=default) if names else None
+
+    def is_sliding(reading: Reading, layer: int) -> bool:
+        n = every(reading) if every else default
+        return bool((layer + 1) % n)
+
+    return is_sliding
+
+
+def behind_max_window_layers(reading: Reading, layer: int) -> bool:
+    """Qwen2, Qwen3: where ``use_sliding_window`` is on, layers from ``max_window_layers`` on slide."""
+    first = optional_size("max_window_layers", default=28)(reading)
+    return flag("use_sliding_window")(reading) and layer >= first
+
+
+def without_rotary(reading: Reading, layer: int) -> bool:
+    """SmolLM3: where ``use_sliding_window`` is on, the layers without rotary embedding slide."""
+    interval = optional_size("no_rope_layer_interval", default=4)(reading)
+    return flag("use_sliding_window")(reading) and (layer + 1) % interval == 0
+
+
+def switched(is_sliding: IsSliding, switch: str, default: int | None = None) -> Rule:
+    """Return :func:`windowed` where ``switch`` is on, else windows on no layer."""
+    rule, on = windowed(is_sliding, default), flag(switch)
+    return lambda reading: rule(reading) if on(reading) else (None,)
+
+
+def gpt_neo(reading: Reading) -> Windows:
+    """GPT-Neo: ``attention_types`` lists [pattern of global and local, repeats]; local is ``window_size``."""
+    window = optional_size("window_size", default=256, what="rows")(reading)
+    _, types = reading.config.find(("attention_types",))
+    if types is MISSING or types is None:
+        types = [[["global", "local"], reading.fields["layers"]]]
+    try:
+        names = [name for pattern, repeats in types for name in pattern * min(int(repeats), 10_000)]
+    except (TypeError, ValueError):
+        reading.config.refuse("attention_types", types, 'lists such as [[["global", "local"], 12]]')
+    return compact(window if name == "local" else None for name in names[: reading.fields["layers"]])
