@@ -14,6 +14,9 @@ import pytest
 
 from meshwright import __version__
 
+# One worker builds the wheel for all tests of this file.
+pytestmark = pytest.mark.xdist_group("packaging")
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 ROOMS = ("hardware", "costmodels", "planner", "cli")
 SETUPTOOLS = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["setuptools"]
