@@ -9,8 +9,7 @@ Bytes per logit on one rank, by counting tensors of a bf16 model:
   computed again in the backward pass; nothing is kept.
 - ``fused`` (Liger kernel, arXiv 2410.10989): the gradient is formed in the forward pass chunk by chunk.
 
-Left out: label smoothing, z-loss, and that ``chunked`` repeats the head's product (priced as recompute by
-the caller through ``repeats_head``).
+Left out: label smoothing and z-loss.
 """
 
 from typing import Final
@@ -23,7 +22,7 @@ CHUNKS: Final = 8
 
 LOSSES: Final = {
     "full": FULL_LOGITS,
-    "chunked": LossKernel(0, 8, 12, 8, 1 / CHUNKS),
+    "chunked": LossKernel(0, 8, 12, 8, 1 / CHUNKS, repeats_head=True),
     "fused": LossKernel(0, 6, 8, 0, 1 / CHUNKS),
 }
 

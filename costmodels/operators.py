@@ -128,8 +128,8 @@ class Gemm:
         n = sum(p.features for p in self.outputs)
         return 0 if self.tied else int(n * self.inputs.features + self.bias * n)
 
-    def _dims(self, shape: Shape) -> tuple[Num, Num]:
-        """Return (outputs, inputs) on one rank."""
+    def local_dims(self, shape: Shape) -> tuple[Num, Num]:
+        """Return (outputs, inputs) that one rank multiplies."""
         n, k = sum(p.features for p in self.outputs), self.inputs.features
         if self.shard == "column":
             n = sum(p.local(shape.tp, shape.vocab_multiple) for p in self.outputs)
@@ -139,17 +139,17 @@ class Gemm:
 
     def local_parameters(self, shape: Shape) -> Num:
         """Return the weights and biases on one rank (a row-parallel bias is whole on each)."""
-        n, k = self._dims(shape)
+        n, k = self.local_dims(shape)
         return n * k + self.bias * n
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return one product of (tokens x inputs) by (inputs x outputs)."""
-        n, k = self._dims(shape)
+        n, k = self.local_dims(shape)
         return (gemm_work(shape.tokens, n, k, shape.element_bytes),)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the products for the input's gradient and for the weight's gradient."""
-        n, k = self._dims(shape)
+        n, k = self.local_dims(shape)
         q = shape.element_bytes
         return gemm_work(shape.tokens, k, n, q), gemm_work(k, n, shape.tokens, q)
 
@@ -159,7 +159,7 @@ class Gemm:
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes of the output if it is kept."""
-        n, _ = self._dims(shape)
+        n, _ = self.local_dims(shape)
         return self.saves_output * shape.tokens * n * shape.element_bytes
 
 
@@ -440,6 +440,8 @@ class LossKernel:
         Bytes moved.
     chunk_fraction
         Share of the logits that exists at a time (chunked and fused implementations).
+    repeats_head
+        Whether the backward pass computes the logits again.
     """
 
     saved_bytes: float
@@ -447,6 +449,7 @@ class LossKernel:
     forward_traffic: float
     backward_traffic: float
     chunk_fraction: float = 1.0
+    repeats_head: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ class Profile:
     prefetch_units
         Layers gathered ahead under ZeRO-3, beside the one in use.
     bucket_bytes
-        Gradient bucket; two of them are alive while reducing.
+        Gradient bucket beside the gradients themselves; two are alive while reducing. Zero where buckets
+        are views of the gradient buffer.
     loss
         Cross-entropy implementation (see :mod:`meshwright.costmodels.loss`).
     layer_host_s

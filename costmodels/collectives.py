@@ -1,0 +1,122 @@
+"""Time of collectives over a tree of tiers: latency and bandwidth, the fastest algorithm counts.
+
+Bytes ``S`` are those of the whole tensor for all-reduce, all-gather, reduce-scatter and broadcast, and of
+one rank's buffer for all-to-all and send-receive. A :class:`~meshwright.hardware.span.GroupSpan` gives for
+each tier the sub-blocks joined (g), each device's bandwidth (B) and the hop latency (a); ``r`` is the
+product of the g below a tier: the group's members that sit in one sub-block and drive its links together.
+
+- ring: all-gather and reduce-scatter move ``S (n-1)/n`` over the slowest tier, ``min(r B)``, in n-1 hops of
+  which ``(g_k - 1) x (blocks above)`` cross tier k. All-reduce is both (NCCL ``tuning.cc``).
+- hierarchical: one ring a tier, innermost first, each on ``S / r`` bytes; latencies add along one block.
+- tree: ``log2 g`` hops a tier, bandwidth of the ring times 0.92 (NCCL ``tuning.cc``, tree factor).
+
+Left out: in-network reduction (NVLS, SHARP), protocol switches at small sizes, congestion between groups
+beyond each device's own share.
+"""
+
+import numpy as np
+
+from meshwright.costmodels.arrays import FloatArray, Num
+from meshwright.costmodels.work import Collective
+from meshwright.hardware.span import GroupSpan
+
+TREE_FACTOR = 0.92
+
+
+def _members_below(span: GroupSpan) -> FloatArray:
+    """Return r: members inside one sub-block of each tier, shape (..., T)."""
+    sizes = np.asarray(span.sizes, dtype=np.float64)
+    return np.cumprod(sizes, axis=-1) / sizes
+
+
+def _blocks_above(span: GroupSpan) -> FloatArray:
+    """Return how many blocks of each tier the group joins, shape (..., T)."""
+    sizes = np.asarray(span.sizes, dtype=np.float64)
+    return np.prod(sizes, axis=-1, keepdims=True) / np.cumprod(sizes, axis=-1)
+
+
+def group_size(span: GroupSpan) -> FloatArray:
+    """Return the ranks of the group, shape (...)."""
+    return np.prod(np.asarray(span.sizes, dtype=np.float64), axis=-1)
+
+
+def ring_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return seconds for one pass round a flat ring (an all-gather or a reduce-scatter)."""
+    sizes, n = span.sizes, group_size(span)
+    crossed = sizes > 1
+    rate = np.where(crossed, _members_below(span) * span.bandwidth_bytes_per_s, np.inf).min(axis=-1)
+    hops = ((sizes - 1) * _blocks_above(span) * span.latency_s).sum(axis=-1)
+    return np.asarray(hops + tensor_bytes * (n - 1) / n / rate)
+
+
+def hierarchical_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return seconds for one ring a tier, each on the share that the tiers below left."""
+    sizes = span.sizes
+    share = np.asarray(tensor_bytes)[..., None] / _members_below(span)
+    moved = share * (sizes - 1) / sizes / span.bandwidth_bytes_per_s
+    return np.asarray(((sizes - 1) * span.latency_s + moved).sum(axis=-1))
+
+
+def tree_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return seconds for one pass up (or down) a tree."""
+    n = group_size(span)
+    crossed = span.sizes > 1
+    rate = np.where(crossed, _members_below(span) * span.bandwidth_bytes_per_s, np.inf).min(axis=-1)
+    hops = (np.ceil(np.log2(span.sizes)) * span.latency_s).sum(axis=-1)
+    return np.asarray(hops + tensor_bytes * (n - 1) / n / (rate * TREE_FACTOR))
+
+
+def _pass_time(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return the fastest of ring, hierarchical and tree for one pass."""
+    first = np.minimum(ring_pass(tensor_bytes, span), hierarchical_pass(tensor_bytes, span))
+    return np.minimum(first, tree_pass(tensor_bytes, span))
+
+
+def _all_to_all(buffer_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return the slowest tier's share: what leaves a sub-block but stays in the block, at B a device."""
+    sizes, n = np.asarray(span.sizes, dtype=np.float64), group_size(span)
+    outside = (np.cumprod(sizes, axis=-1) - _members_below(span)) / n[..., None]
+    moved = np.asarray(buffer_bytes)[..., None] * outside / span.bandwidth_bytes_per_s
+    hops = (np.ceil(np.log2(sizes)) * span.latency_s).sum(axis=-1)
+    return np.asarray(hops + moved.max(axis=-1))
+
+
+def _send_receive(buffer_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return one hop over the slowest tier that the group spans."""
+    crossed = span.sizes > 1
+    rate = np.where(crossed, span.bandwidth_bytes_per_s, np.inf).min(axis=-1)
+    hop = np.where(crossed, span.latency_s, 0.0).max(axis=-1)
+    return np.asarray(hop + buffer_bytes / rate)
+
+
+def _broadcast(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return a pipelined tree: the latency of its depth and the tensor once over the slowest tier."""
+    hops = (np.ceil(np.log2(span.sizes)) * span.latency_s).sum(axis=-1)
+    rate = np.where(span.sizes > 1, _members_below(span) * span.bandwidth_bytes_per_s, np.inf).min(axis=-1)
+    return np.asarray(hops + tensor_bytes / rate)
+
+
+_FORMULAS = {
+    "all_gather": _pass_time,
+    "reduce_scatter": _pass_time,
+    "all_reduce": lambda s, span: 2 * _pass_time(s, span),
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "send_recv": _send_receive,
+}
+
+
+def collective_time(collective: Collective, tensor_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return seconds for a collective; zero for a group of one or for no bytes.
+
+    Parameters
+    ----------
+    collective
+        Which one.
+    tensor_bytes
+        See the module; broadcasts to (...).
+    span
+        Where the group lies; fields of shape (..., tiers).
+    """
+    seconds = _FORMULAS[collective](tensor_bytes, span)
+    return np.where((group_size(span) > 1) & (np.asarray(tensor_bytes) > 0), seconds, 0.0)

@@ -1,0 +1,119 @@
+"""Roofline time of work on one device: the slower of arithmetic and memory, plus the launch.
+
+GEMM: a kernel cuts the (m x n) result into tiles, deals them to the cores in waves and runs each over the
+inner dimension k. Time is ``waves x tile time``, which gives tile and wave quantisation and the loss at a
+small k (NVIDIA matrix-multiplication guide; arXiv 2401.14489). The library picks among tile shapes and
+split-k factors, so the fastest of a table counts. A tile's own rate falls with the operand bytes it needs
+per FLOP, ``(tm + tn) / (tm tn)``. Left out: clocks that follow the data and the power limit (inside the
+accelerator's sustained ``gemm_fraction``), and caches.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.costmodels.arrays import Num, ceil_div
+from meshwright.costmodels.precision import Precision
+from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.work import Work
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.spec import Accelerator
+
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+SPLITS = (1, 2, 4)
+FILL_K = 256
+"""Inner length that filling and draining a tile's pipeline costs (256 to 512 in measured curves)."""
+REUSE = 8.0
+"""Operand reuse, in elements, at which a tile runs at half of the large-tile rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRates:
+    """What one device achieves; every field may be an array.
+
+    Attributes
+    ----------
+    peak_flops_per_s
+        Dense peak of the compute dtype.
+    gemm_fraction, memory_fraction
+        Sustained shares of the peak and of the memory bandwidth.
+    """
+
+    peak_flops_per_s: Num
+    memory_bytes_per_s: Num
+    gemm_fraction: Num
+    memory_fraction: Num
+    kernel_launch_s: Num
+    num_cores: Num
+
+
+def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
+    """Return the rates of an accelerator for a precision recipe.
+
+    Raises
+    ------
+    MeshwrightError
+        If the accelerator has no peak rate for the recipe's dtype.
+    """
+    peaks = accelerator.peak_flops_per_s
+    if precision.compute not in peaks:
+        have = ", ".join(sorted(peaks))
+        raise MeshwrightError(
+            f"precision: {precision.name!r} computes in {precision.compute}, which {accelerator.name} "
+            f"does not have; it has {have}"
+        )
+    got = accelerator.achieved
+    return DeviceRates(
+        peaks[precision.compute],
+        accelerator.memory_bandwidth_bytes_per_s,
+        got.gemm_fraction,
+        got.memory_fraction,
+        got.kernel_launch_s,
+        accelerator.num_cores,
+    )
+
+
+def _tile_rate(tm: int, tn: int) -> float:
+    """Return a tile's rate over that of the largest tile."""
+
+    def rate(a: int, b: int) -> float:
+        reuse = a * b / (a + b)
+        return reuse / (reuse + REUSE)
+
+    return rate(tm, tn) / max(rate(*t) for t in TILES)
+
+
+def gemm_flops_time(work: Work, rates: DeviceRates) -> Num:
+    """Return the arithmetic time of a GEMM in seconds: the fastest tile shape and split-k factor."""
+    sustained = rates.peak_flops_per_s * rates.gemm_fraction
+    best: Num = np.inf
+    for tm, tn in TILES:
+        tiles = ceil_div(work.m, tm) * ceil_div(work.n, tn)
+        for split in SPLITS:
+            waves = ceil_div(tiles * split, rates.num_cores)
+            per_tile = 2.0 * tm * tn * (work.k / split + FILL_K) / _tile_rate(tm, tn)
+            best = np.minimum(best, waves * per_tile * rates.num_cores / sustained)
+    return best
+
+
+def work_time(work: Work, rates: DeviceRates, profile: Profile, backward: bool = False) -> Num:
+    """Return seconds for a piece of work: launches + max(arithmetic, memory).
+
+    Attention runs at the profile's share of the sustained GEMM rate, with a ramp over short sequences:
+    ``s / (s + half_length)`` (read off the FlashAttention-2 and -3 figures).
+    """
+    memory = work.bytes / (rates.memory_bytes_per_s * rates.memory_fraction)
+    launch = work.kernels * rates.kernel_launch_s * (np.asarray(work.bytes) > 0)
+    if work.kernel == "memory":
+        return launch + memory
+    if work.kernel == "gemm":
+        return launch + np.maximum(gemm_flops_time(work, rates), memory)
+    fraction = profile.attention_backward_fraction if backward else profile.attention_forward_fraction
+    ramp = work.k / (work.k + profile.attention_half_length)
+    sustained = rates.peak_flops_per_s * rates.gemm_fraction * fraction * ramp
+    return launch + np.maximum(work.flops / sustained, memory)
+
+
+def total_time(works: tuple[Work, ...], rates: DeviceRates, profile: Profile, backward: bool = False) -> Num:
+    """Return seconds for works that run one after another; zero for none."""
+    return sum((work_time(w, rates, profile, backward) for w in works), start=np.float64(0.0))

@@ -1,0 +1,223 @@
+"""The price of plans: one training step in seconds, told by cause, and every device's memory.
+
+A step ends when the slowest rank has reduced its gradients and the slowest rank has updated its share (the
+gradient norm is a barrier between the two):
+
+``step = max_r(end_r + exposed reduction_r) + max_r(optimizer_r + exposed gather_r) + fixed``
+
+where ``end_r`` comes from the event simulation of the pipeline. Gradient reduction overlaps with the rank's
+last backward pass, gathering of updated parameters with its first forward pass (stages 1 and 2), by the
+profile's shares. Left out: stragglers and jitter, and kernels slowed by communication beside them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.memory import ITEMS, activation_bytes
+from meshwright.costmodels.pipeline import simulate
+from meshwright.costmodels.schedule import StaticSchedule, build, in_flight
+from meshwright.costmodels.strategy import Setting, Strategies
+from meshwright.costmodels.tables import BACKWARD, FORWARD, Tables, build_tables
+
+CAUSES = (
+    "forward",
+    "backward",
+    "recompute",
+    "tensor_parallel",
+    "parameter_gather",
+    "host",
+    "bubble",
+    "pipeline_transfer",
+    "gradient_reduction",
+    "optimizer",
+    "fixed",
+)
+"""Where a step's time goes, on the critical rank; communication counts only as far as it is exposed."""
+
+HIDDEN = ("tensor_parallel", "parameter_gather", "gradient_reduction")
+"""Communication of a step that runs beside compute, on the critical rank."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Prices of B plans; R is the largest pipeline degree among them.
+
+    Attributes
+    ----------
+    step_time_s
+        (B,).
+    breakdown
+        Seconds by cause, each (B,); they add up to ``step_time_s``.
+    hidden
+        Seconds by cause, each (B,).
+    memory
+        Bytes by item, each (B, R); zero beyond a plan's own ranks.
+    flops
+        Executed by all tensor-parallel ranks' share: on each pipeline rank, (B, R), for one device.
+    """
+
+    step_time_s: FloatArray
+    breakdown: Mapping[str, FloatArray]
+    hidden: Mapping[str, FloatArray]
+    memory: Mapping[str, FloatArray]
+    flops: FloatArray
+
+    @property
+    def peak_bytes(self) -> FloatArray:
+        """Bytes on each pipeline rank, (B, R)."""
+        return np.sum([self.memory[item] for item in ITEMS], axis=0)
+
+
+def price(setting: Setting, strategies: Strategies, counts: IntArray, tables: Tables | None = None) -> Price:
+    """Return the price of a batch of plans.
+
+    Parameters
+    ----------
+    setting
+        What the plans share.
+    strategies
+        B strategies.
+    counts
+        Layers of each kind and recompute mode in each chunk, (B, C, K, M); zero beyond a plan's chunks.
+    tables
+        From :func:`~meshwright.costmodels.tables.build_tables`, if at hand.
+    """
+    tables = build_tables(setting, strategies) if tables is None else tables
+    size, ranks = len(strategies), int(strategies.pp.max())
+    names = [f"time.{c}" for c in CAUSES] + [f"hidden.{c}" for c in HIDDEN]
+    flat = {name: np.zeros(size) for name in names}
+    wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "flops")}
+    for schedule, rows in _structures(strategies):
+        own = counts[rows, : schedule.num_chunks]
+        seconds = _time(setting, tables, schedule, rows, own)
+        memory = _memory(setting, tables, strategies, schedule, rows, own)
+        for name, column in seconds.items():
+            flat[name][rows] = column
+        for item, block in memory.items():
+            wide[item][rows, : schedule.pp] = block
+    return Price(
+        step_time_s=np.sum([flat[f"time.{c}"] for c in CAUSES], axis=0),
+        breakdown={c: flat[f"time.{c}"] for c in CAUSES},
+        hidden={c: flat[f"hidden.{c}"] for c in HIDDEN},
+        memory={item: wide[item] for item in ITEMS},
+        flops=wide["flops"],
+    )
+
+
+def _structures(s: Strategies) -> Iterator[tuple[StaticSchedule, IntArray]]:
+    """Yield each distinct schedule with the rows that run it."""
+    names = sorted(set(s.schedule))
+    code = np.array([names.index(n) for n in s.schedule], dtype=np.int64)
+    keys, back = np.unique(np.stack([code, s.pp, s.vpp, s.num_microbatches]), axis=1, return_inverse=True)
+    order = np.argsort(back.reshape(-1), kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(back.reshape(-1)))[:-1])
+    for (name, pp, vpp, m), rows in zip(keys.T, groups, strict=True):
+        yield build(names[name], int(pp), int(vpp), int(m)), rows
+
+
+def chunk_times(tables: Tables, rows: IntArray, counts: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return forward and backward seconds of each chunk, each (b, C), for counts (b, C, K, M)."""
+    forward = np.einsum("bckm,bk->bc", counts, tables.forward_s[rows])
+    return forward, np.einsum("bckm,bkm->bc", counts, tables.backward_s[rows])
+
+
+def _by_rank(schedule: StaticSchedule, values: FloatArray | IntArray) -> FloatArray:
+    """Return values of chunks (b, C, ...) summed on their ranks, (b, R, ...)."""
+    placed = (schedule.rank_of_chunk == np.arange(schedule.pp)[:, None]).astype(np.float64)
+    return np.einsum("rc,bc...->br...", placed, values)
+
+
+def _pick(values: FloatArray, index: IntArray) -> FloatArray:
+    """Return ``values[b, index[b]]``."""
+    return np.take_along_axis(values, index[:, None], axis=1)[:, 0]
+
+
+def _time(
+    setting: Setting, tables: Tables, schedule: StaticSchedule, rows: IntArray, counts: IntArray
+) -> dict[str, FloatArray]:
+    """Return seconds by cause and hidden seconds for the rows of one schedule."""
+    m, profile = schedule.num_microbatches, setting.profile
+    forward, backward = chunk_times(tables, rows, counts)
+    times = simulate(schedule, forward, backward, tables.transfer_s[rows])
+    instant = simulate(schedule, forward, backward, 0.0)
+    layers = _by_rank(schedule, counts)
+    kinds = layers.sum(axis=-1)
+
+    reduction = np.einsum("brk,bk->br", kinds, tables.reduce_s[rows])
+    late = np.maximum(
+        0.0, reduction - profile.overlap_gradients * (times.end_s - times.last_backward_start_s)
+    )
+    rank = (times.end_s + late).argmax(axis=1)
+    gather = np.einsum("brk,bk->br", kinds, tables.gather_s[rows])
+    early = np.maximum(0.0, gather - profile.overlap_parameters * forward[:, : schedule.pp])
+    update = np.einsum("brk,bk->br", kinds, tables.optimizer_s[rows])
+    last = (update + early).argmax(axis=1)
+
+    on_rank = np.take_along_axis(layers, rank[:, None, None, None], axis=1)[:, 0]
+    kinds_on_rank = on_rank.sum(axis=-1)
+    ahead = m * np.einsum("bk,bkp->pb", kinds_on_rank, tables.forward_parts[rows])
+    back = m * np.einsum("bkm,bkmp->pb", on_rank, tables.backward_parts[rows])
+    own = dict.fromkeys((*FORWARD, *BACKWARD), np.zeros(len(rows)))
+    for name, seconds in (*zip(FORWARD, ahead, strict=True), *zip(BACKWARD, back, strict=True)):
+        own[name] = own[name] + seconds
+    end, end_instant = _pick(times.end_s, rank), _pick(instant.end_s, rank)
+    own["parameter_gather"] = own["parameter_gather"] + _pick(early, last)
+    spent = own | {
+        "bubble": end_instant - _pick(instant.busy_s, rank),
+        "pipeline_transfer": end - end_instant,
+        "gradient_reduction": _pick(late, rank),
+        "optimizer": _pick(update, last),
+        "fixed": np.full(len(rows), profile.step_fixed_s),
+    }
+    hidden = {
+        "tensor_parallel": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_tensor_s[rows]),
+        "parameter_gather": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_gather_s[rows])
+        + _pick(gather - early, last),
+        "gradient_reduction": _pick(reduction - late, rank),
+    }
+    return {f"time.{k}": v for k, v in spent.items()} | {f"hidden.{k}": v for k, v in hidden.items()}
+
+
+def _memory(
+    setting: Setting,
+    tables: Tables,
+    s: Strategies,
+    schedule: StaticSchedule,
+    rows: IntArray,
+    counts: IntArray,
+) -> dict[str, FloatArray]:
+    """Return bytes by item on each rank, each (b, R), and FLOPs, for the rows of one schedule."""
+    layers = _by_rank(schedule, counts)
+    parameters = np.einsum("brkm,bk->br", layers, tables.parameters[rows])
+    states = tables.states
+    saved = np.einsum("bckm,bkm->bc", counts, tables.saved_bytes[rows])
+    present = layers > 0
+    gathered = np.where(present.any(axis=-1), tables.unit_bytes[rows][:, None], 0.0).max(axis=-1)
+    working = np.where(present, tables.working_bytes[rows][:, None], 0.0).max(axis=(-2, -1))
+    kept = activation_bytes(in_flight(schedule), saved)
+    one = np.ones_like(parameters)
+    fixed = fixed_bytes(setting, s.take(rows))
+    return {
+        "weights": parameters * states.weights[rows],
+        "gradients": parameters * states.gradients[rows],
+        "master_weights": parameters * states.master_weights[rows],
+        "optimizer_moments": parameters * states.optimizer_moments[rows],
+        "activations": kept,
+        "gathered_parameters": gathered,
+        "working_set": working,
+        "fragmentation": setting.profile.fragmentation * (kept + gathered + working),
+        **{item: one * column[:, None] for item, column in fixed.items()},
+        "flops": schedule.num_microbatches * np.einsum("brkm,bkm->br", layers, tables.flops[rows]),
+    }
+
+
+def fixed_bytes(setting: Setting, s: Strategies) -> dict[str, FloatArray]:
+    """Return what a device holds whatever its layers are, each (B,)."""
+    return {
+        "buckets": np.where(s.dp > 1, 2.0 * setting.profile.bucket_bytes, 0.0),
+        "communicators": np.where(s.tp * s.pp * s.dp > 1, float(setting.profile.communicator_bytes), 0.0),
+        "context": np.full(len(s), setting.cluster.accelerator.achieved.context_bytes),
+    }
