@@ -1,0 +1,282 @@
+"""The event simulation against an independent one, textbook formulas and physics; bounds never above it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.costmodels.pipeline import (
+    EVENTS,
+    base_paths,
+    critical_path,
+    path_length,
+    simulate,
+    uniform_bound,
+)
+from meshwright.costmodels.schedule import BACKWARD, FORWARD, build
+from meshwright.hardware.errors import MeshwrightError, UnknownNameError
+from tests.strategies import schedules, seconds, timed_schedules
+
+ROUNDING = 1 + 1e-12
+
+
+def oracle(schedule, forward_s, backward_s, transfer_s):
+    """Run every rank's list in a plain loop; return (end, start of last backward) per rank.
+
+    Knows only the order of each rank and that F needs F before, B needs B after, and the turn at the end.
+    """
+    last = schedule.pp * schedule.vpp - 1
+    queues = [
+        [(int(schedule.kind[i]), int(schedule.chunk[i]), int(schedule.microbatch[i])) for i in mine]
+        for mine in (np.flatnonzero(schedule.rank == rank) for rank in range(schedule.pp))
+    ]
+    done, clock, last_start = {}, [0.0] * schedule.pp, [0.0] * schedule.pp
+    while any(queues):
+        for rank, queue in enumerate(queues):
+            while queue:
+                kind, chunk, microbatch = queue[0]
+                if kind == FORWARD:
+                    needed = (FORWARD, chunk - 1, microbatch) if chunk else None
+                else:
+                    needed = (
+                        (BACKWARD, chunk + 1, microbatch) if chunk < last else (FORWARD, last, microbatch)
+                    )
+                if needed is not None and needed not in done:
+                    break
+                same_rank = needed is None or needed[1] % schedule.pp == rank
+                arrival = 0.0 if needed is None else done[needed] + (0.0 if same_rank else transfer_s)
+                start = max(clock[rank], arrival)
+                clock[rank] = start + (backward_s if kind == BACKWARD else forward_s)[chunk]
+                done[queue.pop(0)] = clock[rank]
+                last_start[rank] = start if kind == BACKWARD else last_start[rank]
+    return clock, last_start
+
+
+def events_of(times):
+    return dict(zip(EVENTS, (times.end_s, times.last_backward_start_s), strict=True))
+
+
+@given(timed_schedules())
+def test_agrees_with_an_independent_simulator(case):
+    schedule, forward_s, backward_s, transfer_s = case
+    times = simulate(schedule, forward_s, backward_s, transfer_s)
+    end_s, start_s = oracle(schedule, forward_s, backward_s, transfer_s)
+    assert times.end_s.tolist() == end_s
+    assert times.last_backward_start_s.tolist() == start_s
+
+
+def test_two_stages_by_hand():
+    """Rank 0: F0 0-1, F1 1-2; rank 1 (slower): F0 1-3, B0 3-7, F1 7-9, B1 9-13; rank 0: B0 7-9, B1 13-15."""
+    times = simulate(build("1f1b", 2, 1, 2), [1, 2], [2, 4], 0)
+    assert times.end_s.tolist() == [15, 13]
+    assert times.last_backward_start_s.tolist() == [13, 9]
+    assert times.busy_s.tolist() == [6, 12]
+    assert times.makespan_s == 15
+
+
+def test_a_transfer_delays_what_waits_for_it():
+    """One micro-batch through two ranks: one transfer forward, one back."""
+    assert simulate(build("1f1b", 2, 1, 1), 1, 2, 0.25).end_s.tolist() == [6.5, 4.25]
+
+
+@given(st.integers(1, 8), st.integers(1, 24), seconds(), seconds())
+def test_equal_stages_take_m_plus_p_minus_1_slots(pp, m, forward_s, backward_s):
+    """Huang et al. 2019, Narayanan et al. 2021: the bubble of GPipe and 1F1B is (p - 1)(f + b)."""
+    for name in ("gpipe", "1f1b"):
+        makespan_s = simulate(build(name, pp, 1, m), forward_s, backward_s, 0).makespan_s
+        assert makespan_s == pytest.approx((m + pp - 1) * (forward_s + backward_s))
+
+
+@given(st.integers(2, 8), st.integers(2, 4), st.integers(1, 4), seconds(), seconds())
+def test_interleaving_divides_the_bubble_by_vpp(pp, vpp, groups, forward_s, backward_s):
+    """Narayanan et al. 2021, section 2.2: the bubble is (p - 1)(f + b) / v."""
+    m = groups * pp
+    makespan_s = simulate(build("interleaved", pp, vpp, m), forward_s / vpp, backward_s / vpp, 0).makespan_s
+    assert makespan_s == pytest.approx((m + (pp - 1) / vpp) * (forward_s + backward_s))
+
+
+@given(timed_schedules(), st.data())
+def test_no_time_falls_when_a_duration_rises(case, data):
+    schedule, forward_s, backward_s, transfer_s = case
+    chunk = data.draw(st.integers(0, schedule.num_chunks - 1))
+    more = np.eye(schedule.num_chunks)[chunk] * data.draw(seconds())
+    before = simulate(schedule, forward_s, backward_s, transfer_s)
+    for slower in (
+        simulate(schedule, forward_s + more, backward_s, transfer_s),
+        simulate(schedule, forward_s, backward_s + more, transfer_s),
+        simulate(schedule, forward_s, backward_s, transfer_s + more.max()),
+    ):
+        assert (slower.end_s >= before.end_s).all()
+        assert (slower.last_backward_start_s >= before.last_backward_start_s).all()
+
+
+@given(timed_schedules())
+def test_a_micro_batch_more_takes_longer(case):
+    schedule, *times = case
+    group = schedule.pp if schedule.vpp > 1 else 1
+    m = schedule.num_microbatches // group * group
+    shorter, longer = (
+        simulate(build(schedule.name, schedule.pp, schedule.vpp, count), *times) for count in (m, m + group)
+    )
+    assert (longer.end_s >= shorter.end_s).all()
+
+
+@given(timed_schedules(), st.integers(-8, 8))
+def test_the_unit_of_time_does_not_matter(case, exponent):
+    schedule, *times = case
+    scale = 2.0**exponent
+    scaled = simulate(schedule, *(scale * time for time in times))
+    assert (scaled.end_s == scale * simulate(schedule, *times).end_s).all()
+
+
+@given(timed_schedules())
+def test_a_rank_is_done_no_earlier_than_it_has_worked(case):
+    schedule, forward_s, backward_s, transfer_s = case
+    times = simulate(schedule, forward_s, backward_s, transfer_s)
+    work = (forward_s + backward_s)[schedule.chunks_of_rank].sum(axis=1)
+    assert times.busy_s == pytest.approx(schedule.num_microbatches * work)
+    assert (times.end_s * ROUNDING >= times.busy_s).all()
+    assert times.makespan_s == times.end_s.max()
+    hops = 2 * (schedule.num_chunks - 1) * (schedule.pp > 1)
+    assert times.makespan_s * ROUNDING >= forward_s.sum() + backward_s.sum() + hops * transfer_s
+
+
+@given(timed_schedules())
+def test_the_last_backward_starts_before_its_rank_ends(case):
+    """Every schedule here ends with a backward of the first chunk of the rank."""
+    schedule, _, backward_s, _ = case
+    times = simulate(*case)
+    first = schedule.chunks_of_rank[:, 0]
+    assert (times.last_backward_start_s + backward_s[first] == times.end_s).all()
+
+
+def test_ten_thousand_plans_in_one_call_equal_one_by_one(monkeypatch):
+    monkeypatch.setattr("meshwright.costmodels.pipeline._BLOCK_ELEMENTS", 1 << 18)
+    schedule = build("interleaved", 4, 2, 8)
+    random = np.random.default_rng(7)
+    forward_s, backward_s = random.random((2, 100, 100, schedule.num_chunks))
+    transfer_s = random.random((100, 1))
+    batch = simulate(schedule, forward_s, backward_s, transfer_s)
+    assert batch.end_s.shape == (100, 100, schedule.pp)
+    for i, j in random.integers(0, 100, (40, 2)):
+        one = simulate(schedule, forward_s[i, j], backward_s[i, j], transfer_s[i, 0])
+        assert (one.end_s == batch.end_s[i, j]).all()
+        assert (one.last_backward_start_s == batch.last_backward_start_s[i, j]).all()
+        assert (one.busy_s == batch.busy_s[i, j]).all()
+        assert one.makespan_s == batch.makespan_s[i, j]
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (([1, 2, 3], 1, 0), ["forward_s", "3 entries", "4 chunks"]),
+        ((1, [[1, 2]], 0), ["backward_s", "2 entries"]),
+        ((1, -1, 0), ["backward_s = -1.0", "at least 0"]),
+        ((1, 1, np.inf), ["transfer_s = inf", "finite"]),
+        ((np.nan, 1, 0), ["forward_s = nan"]),
+    ],
+)
+def test_refusals_name_the_field(times, words):
+    with pytest.raises(MeshwrightError) as error:
+        simulate(build("1f1b", 4, 1, 4), *times)
+    assert all(word in str(error.value) for word in words)
+
+
+@given(timed_schedules(), st.data())
+def test_a_critical_path_is_as_long_as_the_event_is_late(case, data):
+    schedule, *times = case
+    simulated = events_of(simulate(schedule, *times))
+    for event in EVENTS:
+        rank = data.draw(st.integers(0, schedule.pp - 1))
+        path = critical_path(schedule, *times, rank, event)
+        assert (path.rank, path.event) == (rank, event)
+        assert path_length(path, *times) == pytest.approx(simulated[event][rank], rel=1e-12)
+
+
+@given(timed_schedules(), st.data())
+def test_a_path_that_is_critical_somewhere_is_a_bound_everywhere(case, data):
+    schedule, *times = case
+    n = schedule.num_chunks
+    elsewhere = [np.array(data.draw(st.lists(seconds(), min_size=n, max_size=n))) for _ in range(2)]
+    path = critical_path(
+        schedule, *elsewhere, data.draw(seconds()), data.draw(st.integers(0, schedule.pp - 1))
+    )
+    assert path_length(path, *times) <= simulate(schedule, *times).end_s[path.rank] * ROUNDING
+
+
+@given(timed_schedules())
+def test_base_paths_are_bounds_for_any_times(case):
+    schedule, *times = case
+    simulated = events_of(simulate(schedule, *times))
+    for path in base_paths(schedule):
+        assert path_length(path, *times) <= simulated[path.event][path.rank] * ROUNDING
+
+
+@given(schedules(), seconds())
+def test_base_paths_are_few_and_exact_for_equal_chunks(schedule, unit):
+    paths = base_paths(schedule)
+    assert len(set(paths)) == len(paths) <= 10 * schedule.pp
+    times = unit, 2 * unit, unit / 100
+    simulated = events_of(simulate(schedule, *times))
+    for event in EVENTS:
+        for rank in range(schedule.pp):
+            longest = max(path_length(p, *times) for p in paths if (p.rank, p.event) == (rank, event))
+            assert longest == pytest.approx(simulated[event][rank], rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "vpp"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)])
+def test_base_paths_come_within_two_percent_of_nearly_equal_chunks(name, vpp):
+    """What makes them worth starting from: stages that a planner balances differ by some percent."""
+    schedule = build(name, 8, vpp, 32)
+    forward_s = 1 + 0.1 * np.random.default_rng(1).random((50, schedule.num_chunks))
+    times = forward_s, 2 * forward_s, 0.02
+    lengths = [path_length(p, *times) for p in base_paths(schedule) if (p.rank, p.event) == (0, "end")]
+    assert (np.max(lengths, axis=0) >= 0.98 * simulate(schedule, *times).end_s[:, 0]).all()
+
+
+def test_path_lengths_broadcast():
+    path = base_paths(build("1f1b", 2, 1, 3))[0]
+    batch = path_length(path, np.ones((5, 2)), 2.0 * np.ones((4, 1, 2)), np.zeros(5))
+    assert batch.shape == (4, 5)
+    assert (batch == path_length(path, 1, 2, 0)).all()
+
+
+@given(timed_schedules())
+def test_no_split_of_the_work_beats_the_closed_form(case):
+    schedule, forward_s, backward_s, transfer_s = case
+    work = forward_s + backward_s
+    fraction = max((f / w for f, w in zip(forward_s, work, strict=True) if w), default=0.0)
+    bound_s = uniform_bound(
+        schedule.name, schedule.pp, schedule.vpp, schedule.num_microbatches, work.sum(), fraction, transfer_s
+    )
+    assert bound_s <= simulate(*case).makespan_s * ROUNDING
+
+
+@given(st.integers(1, 8), st.integers(1, 24), seconds(max_s=0.5))
+def test_the_closed_form_is_exact_for_gpipe(pp, m, transfer_s):
+    """No split beats equal stages under GPipe, and the bound says by how much they take longer than ideal."""
+    bound_s = uniform_bound("gpipe", pp, 1, m, 3.0 * pp, 1.0, transfer_s)
+    assert bound_s == pytest.approx(simulate(build("gpipe", pp, 1, m), 1, 2, transfer_s).makespan_s)
+
+
+@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved", 2), ("interleaved", 4)])
+def test_the_closed_form_counts_part_of_the_bubble(name, vpp):
+    pp, m = 8, 32
+    ideal_s = m * 3.0
+    bound_s = uniform_bound(name, pp, vpp, m, 3.0 * pp, 1 / 3)
+    simulated_s = simulate(build(name, pp, vpp, m), 1 / vpp, 2 / vpp, 0).makespan_s
+    assert bound_s - ideal_s >= 0.3 * (simulated_s - ideal_s) > 0
+
+
+def test_the_closed_form_prices_meshes_in_one_call():
+    random = np.random.default_rng(3)
+    pp = 2 ** random.integers(1, 6, 10_000)
+    vpp, m = random.integers(2, 5, pp.size), pp * random.integers(1, 9, pp.size)
+    batch = uniform_bound("interleaved", pp, vpp, m, 2.0, 1 / 3)
+    for i in random.integers(0, pp.size, 20):
+        assert batch[i] == uniform_bound("interleaved", pp[i], vpp[i], m[i], 2.0, 1 / 3)
+
+
+def test_the_closed_form_knows_its_schedules():
+    with pytest.raises(UnknownNameError, match="1f1b"):
+        uniform_bound("1f1", 2, 1, 4, 1.0, 0.5)
