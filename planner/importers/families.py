@@ -418,7 +418,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "qk_norm_bias": YES,
         },
     ),
-    "exaone": Family("ExaoneDecoderLayer", {**LLAMA, **sizes(4096, 32, 32, 14336, 102400, 8, length=4096)}),
+    "exaone": Family("LlamaDecoderLayer", {**LLAMA, **sizes(4096, 32, 32, 14336, 102400, 8, length=4096)}),
     "exaone4": Family(
         "Exaone4DecoderLayer",
         {
