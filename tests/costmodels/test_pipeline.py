@@ -252,6 +252,31 @@ def test_no_split_of_the_work_beats_the_closed_form(case):
     assert bound_s <= simulate(*case).makespan_s * ROUNDING
 
 
+def cheapest_makespan_s(schedule, fraction, rounds=60, candidates=200):
+    """The least makespan that a random search over splits of one second of work finds."""
+    random = np.random.default_rng(5)
+    best, step, makespan_s = np.ones(schedule.num_chunks), 0.5, np.inf
+    for _ in range(rounds):
+        work = best * np.exp(step * random.standard_normal((candidates, schedule.num_chunks)))
+        work[0] = best
+        work /= work.sum(axis=1, keepdims=True)
+        makespans_s = simulate(schedule, fraction * work, (1 - fraction) * work, 0).makespan_s
+        winner = makespans_s.argmin()
+        step *= 0.9 if winner == 0 else 1
+        best, makespan_s = work[winner], makespans_s[winner]
+    return makespan_s
+
+
+@pytest.mark.parametrize(
+    "sizes", [("1f1b", 4, 1, 4), ("1f1b", 8, 1, 8), ("interleaved", 4, 2, 4), ("interleaved", 2, 4, 5)]
+)
+def test_a_search_for_the_cheapest_split_beats_the_textbook_but_not_the_closed_form(sizes):
+    """With few micro-batches unequal stages are faster than equal ones: (m + (p - 1) / v) / p is no bound."""
+    name, pp, vpp, m = sizes
+    cheapest_s = cheapest_makespan_s(build(*sizes), 1 / 3)
+    assert uniform_bound(name, pp, vpp, m, 1.0, 1 / 3) <= cheapest_s < (m + (pp - 1) / vpp) / pp
+
+
 @given(st.integers(1, 8), st.integers(1, 24), seconds(max_s=0.5))
 def test_the_closed_form_is_exact_for_gpipe(pp, m, transfer_s):
     """No split beats equal stages under GPipe, and the bound says by how much they take longer than ideal."""
