@@ -141,7 +141,7 @@ def saved_bytes(kind: LayerKind, mode: str, shape: Shape) -> Num:
 
 
 def _working_bytes(kind: LayerKind, mode: str, shape: Shape) -> Num:
-    """Return what lives only during the backward pass: recomputed tensors, gradients of one product, logits."""
+    """Return what lives only in the backward pass: recomputed tensors, gradients of one product, logits."""
     restored = saved_bytes(kind, "none", shape) - saved_bytes(kind, mode, shape)
     gradients: Num = 0.0
     for op in kind.operators:

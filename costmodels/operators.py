@@ -124,9 +124,9 @@ class Gemm:
         return {"column": self.outputs, "row": (self.inputs,), "replicated": ()}[self.shard]
 
     def parameters(self) -> int:
-        """Return the weights and biases of the whole layer."""
+        """Return the weights and biases of the whole layer; a tied weight's bias is its own."""
         n = sum(p.features for p in self.outputs)
-        return 0 if self.tied else int(n * self.inputs.features + self.bias * n)
+        return int((not self.tied) * n * self.inputs.features + self.bias * n)
 
     def local_dims(self, shape: Shape) -> tuple[Num, Num]:
         """Return (outputs, inputs) that one rank multiplies."""

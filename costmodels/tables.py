@@ -24,12 +24,10 @@ BACKWARD = ("backward", "recompute", "tensor_parallel", "parameter_gather", "hos
 
 
 class Spans(NamedTuple):
-    """Where the groups of each strategy lie: fields of shape (B, tiers)."""
+    """Where the data and pipeline groups of each strategy lie: fields of shape (B, tiers)."""
 
-    tensor: GroupSpan
     data: GroupSpan
     pipeline: GroupSpan
-    tied: GroupSpan
 
 
 @dataclass(frozen=True)
@@ -105,14 +103,9 @@ def _shape(setting: Setting, strategies: Strategies) -> Shape:
 
 
 def spans(setting: Setting, s: Strategies) -> Spans:
-    """Return where the tensor, data and pipeline groups and the tied pair lie on the topology."""
-    cluster, one = setting.cluster, np.ones_like(s.tp)
-    return Spans(
-        tensor=group_span(cluster, s.tp, one),
-        data=group_span(cluster, s.dp, s.data_stride),
-        pipeline=group_span(cluster, s.pp, s.pipeline_stride),
-        tied=group_span(cluster, np.minimum(s.pp, 2), s.pipeline_stride * np.maximum(1, s.pp - 1)),
-    )
+    """Return where the data and pipeline groups lie on the topology."""
+    cluster = setting.cluster
+    return Spans(group_span(cluster, s.dp, s.data_stride), group_span(cluster, s.pp, s.pipeline_stride))
 
 
 def _layer_costs(setting: Setting, s: Strategies) -> LayerCost:
@@ -200,7 +193,7 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
             backward_gather,
             np.maximum(0.0, host[:, None] - backward_own),
         ),
-        reduce_s=reduce + _tied_reduce(setting, s, tied, where.tied),
+        reduce_s=reduce + _tied_reduce(setting, s, tied, where.pipeline),
         gather_s=gather * ((stage == 1) | (stage == 2)),
         optimizer_s=touched / (rates.memory_bytes_per_s * profile.optimizer_fraction),
         hidden_tensor_s=cost.tensor_hidden_s,
@@ -220,8 +213,10 @@ def _parts(*parts: FloatArray) -> FloatArray:
 
 
 def _tied_reduce(setting: Setting, s: Strategies, tied: FloatArray, span: GroupSpan) -> FloatArray:
-    """Return the all-reduce of a tied weight between first and last stage, on both kinds, (B, K)."""
-    whole = tied.sum(axis=-1)
-    seconds = collective_time("all_reduce", setting.gradient_bytes * whole, span) * (s.pp > 1)
+    """Return the exchange of a tied weight's gradients between first and last stage, on both kinds, (B, K).
+
+    The two ranks send to each other at once (full duplex) and add: one send-receive of the whole gradient.
+    """
+    seconds = collective_time("send_recv", setting.gradient_bytes * tied.sum(axis=-1), span) * (s.pp > 1)
     ends = np.array([kind.role != "block" for kind in setting.kinds])
     return np.where(ends, seconds[:, None], 0.0)

@@ -1,0 +1,85 @@
+"""Price a plan that a person wrote, by the functions that price what the solver finds."""
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.meshes import mesh_of
+from meshwright.planner.plan import Plan
+from meshwright.planner.pricing import price_plan
+from meshwright.planner.problem import Problem
+from meshwright.planner.result import Estimate
+from meshwright.planner.rules import check_mesh, check_problem
+from meshwright.planner.strategy import make_plan
+
+if TYPE_CHECKING:
+    from meshwright.hardware.spec import Cluster
+    from meshwright.planner.graph import ModelGraph
+    from meshwright.planner.job import Job
+
+
+def estimate(
+    model: "ModelGraph | str | PathLike[str]",
+    cluster: "Cluster | str | PathLike[str]",
+    job: "Job | Mapping[str, Any]",
+    plan: Plan | Mapping[str, Any],
+) -> Estimate:
+    """Return the price of a plan.
+
+    Parameters
+    ----------
+    model, cluster, job
+        As for :func:`meshwright.solve`.
+    plan
+        A :class:`~meshwright.planner.plan.Plan`, or a strategy's fields by name (see
+        :func:`~meshwright.planner.strategy.make_plan`).
+
+    Raises
+    ------
+    MeshwrightError
+        If the plan breaks a rule, each broken rule named, or belongs to another model or job.
+    """
+    problem = Problem.load(model, cluster, job)
+    return estimate_problem(problem, plan if isinstance(plan, Plan) else make_plan(problem, **plan))
+
+
+def estimate_problem(problem: Problem, plan: Plan) -> Estimate:
+    """Return the price of a plan for a loaded problem; raises as :func:`estimate` does."""
+    check_problem(problem)
+    check_plan(problem, plan)
+    return price_plan(problem, plan)
+
+
+def check_plan(problem: Problem, plan: Plan) -> None:
+    """Refuse a plan whose layers, chunks or batch do not fit the problem.
+
+    Raises
+    ------
+    MeshwrightError
+        Naming the field.
+    """
+    model, job = problem.model, problem.job
+    if plan.num_layers != model.num_layers:
+        raise MeshwrightError(
+            f"plan: recompute has {plan.num_layers} layers, {model.name} has {model.num_layers}"
+        )
+    for name in ("global_batch_size", "sequence_length"):
+        if getattr(plan, name) != getattr(job, name):
+            raise MeshwrightError(f"plan: {name} is {getattr(plan, name)}, the job's is {getattr(job, name)}")
+    if len(plan.chunks) != plan.pp * plan.vpp:
+        raise MeshwrightError(f"plan: {len(plan.chunks)} chunks; pp x vpp is {plan.pp * plan.vpp}")
+    at = 0
+    for c, chunk in enumerate(plan.chunks):
+        if chunk.start != at or chunk.stop <= chunk.start or chunk.rank != c % plan.pp:
+            raise MeshwrightError(
+                f"plan: chunk {c} ({chunk.start} to {chunk.stop} on rank {chunk.rank}) must start at layer "
+                f"{at}, hold a layer and live on rank {c % plan.pp}"
+            )
+        at = chunk.stop
+    if at != model.num_layers:
+        raise MeshwrightError(f"plan: the chunks end at layer {at}, the model has {model.num_layers}")
+    for layer, mode in enumerate(plan.recompute):
+        if mode != "none" and model.kinds[model.layer_kinds[layer]].role != "block":
+            raise MeshwrightError(f"plan: layer {layer} ({mode}) cannot be recomputed; only blocks can")
+    check_mesh(problem, mesh_of(plan))

@@ -1,0 +1,111 @@
+"""From a problem and its plans to the cost models and back: the judge of every plan."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from meshwright.costmodels.arrays import IntArray
+from meshwright.costmodels.layer import MODES, adapt
+from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.roofline import device_rates
+from meshwright.costmodels.step import ITEMS, Price, price
+from meshwright.costmodels.strategy import Setting
+from meshwright.costmodels.work import Shape
+from meshwright.hardware.units import s_to_hours
+from meshwright.planner.meshes import mesh_of
+from meshwright.planner.plan import Plan
+from meshwright.planner.problem import Problem
+from meshwright.planner.result import Estimate
+
+
+def loss_name(problem: Problem) -> str:
+    """Return the cross entropy in use: the job's, or the profile's own."""
+    return problem.job.loss or problem.profile.loss
+
+
+def setting(problem: Problem) -> Setting:
+    """Return what all plans of a problem share."""
+    kernel = find_loss(loss_name(problem))
+    return Setting(
+        kinds=tuple(adapt(kind, problem.profile, kernel) for kind in problem.model.kinds),
+        sequence_length=problem.job.sequence_length,
+        cluster=problem.cluster,
+        rates=device_rates(problem.cluster.accelerator, problem.precision),
+        precision=problem.precision,
+        optimizer=problem.optimizer,
+        profile=problem.profile,
+        vocab_multiple=problem.target.vocab_multiple,
+    )
+
+
+def counts(problem: Problem, plan: Plan) -> IntArray:
+    """Return layers per chunk, kind and recompute mode, (1, C, K, M)."""
+    model = problem.model
+    table = np.zeros((1, len(plan.chunks), len(model.kinds), len(MODES)), dtype=np.int64)
+    for c, chunk in enumerate(plan.chunks):
+        for layer in range(chunk.start, chunk.stop):
+            table[0, c, model.layer_kinds[layer], MODES.index(plan.recompute[layer])] += 1
+    return table
+
+
+def model_flops(problem: Problem) -> float:
+    """Return the model's own FLOPs per step: three times the forward products, causal attention halved."""
+    shape = Shape(1, problem.job.sequence_length, 1, 0, problem.precision.element_bytes)
+    per_kind = [
+        sum(w.flops for op in kind.operators for w in op.forward(shape)) for kind in problem.model.kinds
+    ]
+    forward = float(np.dot(problem.model.kind_counts, per_kind))
+    return 3.0 * forward * problem.job.global_batch_size
+
+
+def usable_bytes(problem: Problem) -> float:
+    """Return the memory that a plan may fill: the device's, less the headroom."""
+    return problem.cluster.accelerator.memory_bytes * (1 - problem.job.headroom)
+
+
+def price_plan(problem: Problem, plan: Plan) -> Estimate:
+    """Return the price of a legal plan."""
+    strategies = mesh_of(plan).strategies()
+    return _estimate(problem, plan, price(setting(problem), strategies, counts(problem, plan)))
+
+
+def _estimate(problem: Problem, plan: Plan, got: Price) -> Estimate:
+    step, ranks = float(got.step_time_s[0]), range(plan.pp)
+    own = model_flops(problem)
+    executed = float(got.flops[0, : plan.pp].sum()) * plan.tp * plan.dp
+    peak = problem.cluster.accelerator.peak_flops_per_s[problem.precision.compute] * plan.num_devices
+    tokens = problem.job.global_batch_size * problem.job.sequence_length
+    estimate = Estimate(
+        plan=plan,
+        step_time_s=step,
+        breakdown={cause: float(v[0]) for cause, v in got.breakdown.items()},
+        hidden={cause: float(v[0]) for cause, v in got.hidden.items()},
+        memory=tuple({item: float(got.memory[item][0, r]) for item in ITEMS} for r in ranks),
+        peak_bytes=tuple(float(got.peak_bytes[0, r]) for r in ranks),
+        capacity_bytes=float(problem.cluster.accelerator.memory_bytes),
+        usable_bytes=usable_bytes(problem),
+        tokens_per_s=tokens / step,
+        mfu=own / (step * peak),
+        hfu=executed / (step * peak),
+        model_flops=own,
+        hardware_flops=executed,
+        notes=problem.model.notes,
+    )
+    return _with_bill(problem, estimate)
+
+
+def _with_bill(problem: Problem, estimate: Estimate) -> Estimate:
+    """Return the estimate with its cost: devices x hours x price; idle devices are paid for."""
+    cluster = problem.cluster
+    rate = cluster.usd_per_device_hour or cluster.accelerator.usd_per_hour
+    per_hour = None if rate is None else rate * cluster.num_devices
+    hours = None
+    if problem.job.tokens is not None:
+        hours = s_to_hours(problem.job.tokens / estimate.tokens_per_s)
+    return replace(
+        estimate,
+        usd_per_hour=per_hour,
+        usd_per_step=None if per_hour is None else per_hour * s_to_hours(estimate.step_time_s),
+        total_hours=hours,
+        total_usd=None if per_hour is None or hours is None else per_hour * hours,
+    )

@@ -1,0 +1,216 @@
+"""An explicit strategy, as a person writes it, turned into a plan that can be priced and launched."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.meshes import PLACEMENTS, one_mesh
+from meshwright.planner.plan import RECOMPUTE_MODES, Chunk, Plan
+from meshwright.planner.pricing import loss_name
+from meshwright.planner.problem import Problem
+from meshwright.planner.rules import check_mesh, check_problem
+
+
+def make_plan(
+    problem: Problem,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int | None = None,
+    vpp: int = 1,
+    micro_batch_size: int = 1,
+    zero_stage: int | None = None,
+    sequence_parallel: bool | None = None,
+    schedule: str | None = None,
+    placement: Sequence[str] | str | None = None,
+    recompute: str | Sequence[str] | Mapping[str, str] = "none",
+    layers_per_stage: Sequence[int] | None = None,
+) -> Plan:
+    """Return a checked plan; what is left out takes the value that a practitioner would.
+
+    Parameters
+    ----------
+    dp
+        All remaining devices when None.
+    zero_stage
+        The smallest from 1 up that the target has with this pipeline, 0 (or the target's smallest) alone.
+    sequence_parallel
+        On with ``tp`` above 1 where the target has it and ``tp`` divides the length.
+    schedule
+        ``interleaved`` with ``vpp`` above 1, else ``1f1b``.
+    placement
+        Innermost first; ``tp,dp,pp`` when None.
+    recompute
+        A mode for all blocks, a mode for each block, or ranges of blocks: ``"0-15:full,16-31:none"``.
+    layers_per_stage
+        Blocks in each of the ``pp * vpp`` chunks in model order; as even as can be when None, with the
+        shorter chunks at both ends (where embedding and head sit).
+
+    Raises
+    ------
+    MeshwrightError
+        If a value is malformed or a rule is broken.
+    """
+    check_problem(problem)
+    job, target = problem.job, problem.target
+    sizes = {"tp": tp, "pp": pp, "vpp": vpp, "micro_batch_size": micro_batch_size}
+    for name, value in sizes.items():
+        _positive(name, value)
+    dp = max(1, problem.cluster.num_devices // (tp * pp)) if dp is None else _positive("dp", dp)
+    if sequence_parallel is None:
+        sequence_parallel = tp > 1 and target.sequence_parallel and job.sequence_length % tp == 0
+    stages = target.zero_stages & (target.zero_stages_with_pipeline if pp > 1 else target.zero_stages)
+    if zero_stage is None:
+        zero_stage = min((z for z in stages if z >= (dp > 1)), default=min(target.zero_stages))
+    microbatches = job.global_batch_size // (dp * micro_batch_size)
+    mesh = one_mesh(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        vpp=vpp,
+        zero_stage=_whole("zero_stage", zero_stage),
+        micro_batch_size=micro_batch_size,
+        num_microbatches=microbatches,
+        sequence_parallel=bool(sequence_parallel),
+        placement=_placement(placement),
+        schedule=_schedule(schedule or ("interleaved" if vpp > 1 else "1f1b")),
+    )
+    check_mesh(problem, mesh)
+    modes = _modes(problem, recompute)
+    if layers_per_stage is None:
+        layers_per_stage = even_split(len(problem.model.block_layers), pp * vpp)
+    decisions = mesh.decisions(0)
+    return plan_from(problem, decisions, chunks_from(problem, pp, vpp, layers_per_stage), modes)
+
+
+def plan_from(
+    problem: Problem, decisions: Mapping[str, Any], chunks: tuple[Chunk, ...], recompute: tuple[str, ...]
+) -> Plan:
+    """Return the plan of a mesh (see :meth:`Meshes.decisions`), its chunks and its recompute modes."""
+    job = problem.job
+    return Plan(
+        model=problem.model.name,
+        cluster=problem.cluster.name,
+        sequence_length=job.sequence_length,
+        global_batch_size=job.global_batch_size,
+        precision=job.precision,
+        optimizer=job.optimizer,
+        loss=loss_name(problem),
+        target=job.target,
+        profile=problem.profile.name,
+        chunks=chunks,
+        recompute=recompute,
+        **decisions,
+    )
+
+
+def even_split(layers: int, chunks: int) -> tuple[int, ...]:
+    """Return layers per chunk, as even as can be; longer chunks in the middle, shorter ones at both ends."""
+    base, extra = divmod(layers, chunks)
+    inward = sorted(range(chunks), key=lambda c: (-min(c, chunks - 1 - c), c))
+    longer = set(inward[:extra])
+    return tuple(base + (c in longer) for c in range(chunks))
+
+
+def chunks_from(problem: Problem, pp: int, vpp: int, blocks: Sequence[int]) -> tuple[Chunk, ...]:
+    """Return chunks with the given numbers of blocks; what lies before and after them joins the ends.
+
+    Raises
+    ------
+    MeshwrightError
+        If the numbers are not ``pp * vpp`` non-negative integers that sum to the model's blocks, or a chunk
+        in the middle is empty.
+    """
+    wanted, own = pp * vpp, problem.model.block_layers
+    sizes = [_whole("layers_per_stage", b) for b in blocks]
+    if len(sizes) != wanted or sum(sizes) != len(own) or min(sizes) < 0:
+        raise MeshwrightError(
+            f"layers_per_stage: {','.join(map(str, sizes))} must be {wanted} numbers (pp x vpp) "
+            f"that sum to {len(own)} layers"
+        )
+    if any(b == 0 for b in sizes[1:-1]):
+        raise MeshwrightError("layers_per_stage: a stage between the first and the last has no layer")
+    chunks, start = [], 0
+    for c, blocks_here in enumerate(sizes):
+        stop = start + blocks_here + (own[0] if c == 0 else 0)
+        stop = problem.model.num_layers if c == wanted - 1 else stop
+        chunks.append(Chunk(c % pp, start, stop))
+        start = stop
+    return tuple(chunks)
+
+
+def _modes(problem: Problem, recompute: str | Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
+    """Return a mode for every layer, ``none`` for embedding and head."""
+    blocks = problem.model.block_layers
+    modes = ["none"] * problem.model.num_layers
+    if isinstance(recompute, str) and ":" not in recompute:
+        wanted = [recompute] * len(blocks)
+    elif isinstance(recompute, str):
+        wanted = _ranges(dict(_pair(p) for p in recompute.split(",")), len(blocks))
+    elif isinstance(recompute, Mapping):
+        wanted = _ranges({str(k): str(v) for k, v in recompute.items()}, len(blocks))
+    else:
+        wanted = [str(r) for r in recompute]
+    if len(wanted) != len(blocks):
+        raise MeshwrightError(f"recompute: {len(wanted)} modes are given for {len(blocks)} layers")
+    allowed = problem.target.recompute
+    for mode in wanted:
+        if mode not in RECOMPUTE_MODES or mode not in allowed:
+            have = ", ".join(m for m in RECOMPUTE_MODES if m in allowed)
+            raise MeshwrightError(
+                f"recompute: {mode!r} is not available with {problem.target.title}; allowed: {have}"
+            )
+    if problem.target.recompute_uniform and len(set(wanted)) > 1:
+        raise MeshwrightError(f"recompute: {problem.target.title} needs one mode for all layers")
+    for layer, mode in zip(blocks, wanted, strict=True):
+        modes[layer] = mode
+    return tuple(modes)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    where, _, mode = text.strip().partition(":")
+    return where, mode
+
+
+def _ranges(spans: Mapping[str, str], size: int) -> list[str]:
+    """Return a mode for each block from ranges such as ``{"0-15": "full"}``; the rest is ``none``."""
+    modes = ["none"] * size
+    for where, mode in spans.items():
+        first, _, last = where.partition("-")
+        last = last or first
+        if not (first.isdigit() and last.isdigit() and int(first) <= int(last) < size):
+            raise MeshwrightError(f"recompute: {where!r} is not a range of layers within 0-{size - 1}")
+        modes[int(first) : int(last) + 1] = [mode] * (int(last) - int(first) + 1)
+    return modes
+
+
+def _placement(placement: Sequence[str] | str | None) -> tuple[str, ...]:
+    names = tuple(placement.replace(" ", "").split(",")) if isinstance(placement, str) else placement
+    if names is None:
+        return PLACEMENTS[0]
+    if tuple(names) not in PLACEMENTS:
+        have = " or ".join(",".join(p) for p in PLACEMENTS)
+        raise MeshwrightError(
+            f"placement: {','.join(names)!r} is not an order that is priced; allowed: {have}"
+        )
+    return tuple(names)
+
+
+def _schedule(name: str) -> str:
+    from meshwright.costmodels.schedule import names
+
+    if name not in names():
+        raise MeshwrightError(f"schedule: {name!r} is not known; allowed: {', '.join(names())}")
+    return name
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 2**31:
+        raise MeshwrightError(f"{name}: {value!r} is not a whole number")
+    return value
+
+
+def _positive(name: str, value: Any) -> int:
+    if _whole(name, value) < 1:
+        raise MeshwrightError(f"{name}: {value!r} is not a positive integer")
+    return int(value)
