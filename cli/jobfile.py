@@ -1,0 +1,242 @@
+"""What a command is asked: one YAML job file, the flags that override it, both checked by one schema."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from meshwright.cli.pins import both, read_pins
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.files import read_yaml
+from meshwright.planner.job import Choice
+
+FLAG_NAMES: Final = {
+    "global_batch_size": "--global-batch",
+    "sequence_length": "--seq-len",
+    "micro_batch_size": "--micro-batch",
+    "zero_stage": "--zero",
+    "time_limit_s": "--time-limit",
+    "pins": "--pin",
+}
+_SHOWN_CHARACTERS: Final = 60
+_BATCHES: Final = ("global_batch_size", "global_batch_tokens")
+
+
+def _whole(value: Any) -> Any:
+    """Return an int for 128, 15e12 or "15e12"; anything else stays as it is, for the schema to refuse."""
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str):
+        try:
+            value = float(value) if not value.strip().isdecimal() else int(value)
+        except ValueError:
+            return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _listed(value: Any) -> Any:
+    """Return the items of ``a,b,c``."""
+    return [item.strip() for item in value.split(",")] if isinstance(value, str) else value
+
+
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**15)]
+Name = Annotated[str, Field(min_length=1, max_length=4096)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Schema(BaseModel):
+    """Unknown keys are errors: a misspelt one would silently change the answer."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+class StrategySchema(_Schema):
+    """The strategy that ``estimate`` prices; what is left out gets a default."""
+
+    tp: Count = 1
+    pp: Count = 1
+    dp: Count | None = None
+    vpp: Count = 1
+    micro_batch_size: Count = 1
+    zero_stage: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=3)] | None = None
+    sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
+    schedule: Name | None = None
+    placement: Annotated[tuple[Name, ...], BeforeValidator(_listed)] | None = None
+    recompute: Name | tuple[Name, ...] | None = None
+    layers_per_stage: Annotated[tuple[Count, ...], BeforeValidator(_listed)] | None = None
+
+
+class JobSchema(_Schema):
+    """A job file. Every key may be missing there and be given by a flag."""
+
+    model: Name | None = None
+    cluster: Name | None = None
+    global_batch_size: Count | None = None
+    global_batch_tokens: Count | None = None
+    sequence_length: Count | None = None
+    precision: Name | None = None
+    optimizer: Name | None = None
+    target: Name | None = None
+    profile: Name | None = None
+    loss: Name | None = None
+    headroom: Annotated[float, Field(ge=0, lt=1)] | None = None
+    tokens: Count | None = None
+    pins: dict[str, Any] | list[str] = Field(default_factory=dict)
+    limits: dict[str, Any] | list[str] = Field(default_factory=dict)
+    allow_idle: Annotated[bool, Field(strict=True)] | None = None
+    time_limit_s: Seconds | None = None
+    workers: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=256)] | None = None
+    strategy: StrategySchema | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked request: ``job`` and ``strategy`` hold only what was given."""
+
+    model: str
+    cluster: str
+    job: Mapping[str, Any]
+    strategy: Mapping[str, Any] | None
+    time_limit_s: float | None
+    workers: int | None
+
+
+def read_request(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Request:
+    """Merge defaults, the job file that ``flags["job_file"]`` names, and the flags, later ones winning.
+
+    ``flags`` has the schema's keys, those of the strategy beside the others; None means not given.
+
+    Raises
+    ------
+    MeshwrightError
+        If the file cannot be read, a key is unknown, missing, given twice or has a bad value.
+    """
+    path = flags.get("job_file")
+    layers = [dict(defaults or {})]
+    if path is not None:
+        layers.append(_beside(Path(path), _given(JobSchema, read_yaml(Path(path)), str(path))))
+    layers.append(_from_flags(flags))
+    return _request(_merged(layers))
+
+
+def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that were given, those of the strategy under their key, checked."""
+    given = {k: v for k, v in flags.items() if v is not None and v != [] and v != ()}
+    strategy = {k: v for k, v in given.items() if k in StrategySchema.model_fields}
+    job = {k: v for k, v in given.items() if k in JobSchema.model_fields}
+    if strategy and flags.get("plan") is not None:
+        raise MeshwrightError(
+            f"{_where(None, next(iter(strategy)))} cannot stand beside --plan, which says it all"
+        )
+    found = _given(JobSchema, job, None)
+    return found | ({"strategy": _given(StrategySchema, strategy, None)} if strategy else {})
+
+
+def _given(schema: type[_Schema], data: Mapping[str, Any], path: str | None) -> dict[str, Any]:
+    """Return the keys that are set in ``data`` as the schema reads them; ``path`` None means flags."""
+    try:
+        found = schema.model_validate(dict(data)).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise MeshwrightError(_explain(error, path)) from None
+    found = {k: v for k, v in found.items() if v is not None}
+    if all(key in found for key in _BATCHES):
+        raise MeshwrightError(_where(path, "global_batch_tokens") + " cannot stand beside global_batch_size")
+    rules = [found.pop(key) for key in ("pins", "limits") if key in found]
+    if rules:
+        found["pins"] = _together([read_pins(r) for r in rules])
+    return found
+
+
+def _together(parts: list[dict[str, Choice]]) -> dict[str, Choice]:
+    """Return choices that hold together."""
+    merged: dict[str, Choice] = {}
+    for part in parts:
+        for name, new in part.items():
+            merged[name] = both(name, merged[name], new) if name in merged else new
+    return merged
+
+
+def _explain(error: ValidationError, path: str | None) -> str:
+    """Return one sentence for the first problem that pydantic found."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"][:1] + first["loc"][1:2])
+    if first["type"] == "extra_forbidden":
+        schema = StrategySchema if first["loc"][0] == "strategy" else JobSchema
+        near = get_close_matches(str(first["loc"][-1]), schema.model_fields, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(schema.model_fields)}"
+        return f"{_where(path, key)} is not a key of a job file; {hint}"
+    shown = repr(first["input"])
+    shown = shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
+    return f"{_where(path, key)} is {shown}; {first['msg'][:1].lower()}{first['msg'][1:]}"
+
+
+def _where(path: str | None, key: str) -> str:
+    """Name the place of a key: a flag, or a file and its key."""
+    return f"{path}: {key}" if path else FLAG_NAMES.get(key, "--" + key.replace("_", "-"))
+
+
+def _beside(path: Path, found: dict[str, Any]) -> dict[str, Any]:
+    """Resolve the paths in a job file against its folder; a bare name stays a name."""
+    for key in ("model", "cluster"):
+        value = found.get(key, "")
+        if "/" in value or Path(value).suffix in (".json", ".yaml", ".yml"):
+            found[key] = str(path.parent / Path(value).expanduser())
+    return found
+
+
+def _merged(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Lay the layers over each other; pins and the strategy key by key."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        if any(key in layer for key in _BATCHES):
+            merged = {k: v for k, v in merged.items() if k not in _BATCHES}
+        for key, value in layer.items():
+            nested = isinstance(value, dict)
+            merged[key] = {**merged.get(key, {}), **value} if nested else value
+    return merged
+
+
+def _request(data: dict[str, Any]) -> Request:
+    """Return the request; raises MeshwrightError if a key that a job needs is missing."""
+    for key in ("model", "cluster", "sequence_length"):
+        if key not in data:
+            raise MeshwrightError(
+                f"{key} is missing: give {_where(None, key)} or the key {key} in a job file"
+            )
+    job = {
+        k: v for k, v in data.items() if k not in ("model", "cluster", "strategy", "time_limit_s", "workers")
+    }
+    job["global_batch_size"] = _sequences(job)
+    job.pop("global_batch_tokens", None)
+    return Request(
+        model=data["model"],
+        cluster=data["cluster"],
+        job=job,
+        strategy=data.get("strategy"),
+        time_limit_s=data.get("time_limit_s"),
+        workers=data.get("workers"),
+    )
+
+
+def _sequences(job: Mapping[str, Any]) -> int:
+    """Return the global batch in sequences; raises MeshwrightError where tokens don't divide."""
+    length = job["sequence_length"]
+    if "global_batch_size" in job:
+        return int(job["global_batch_size"])
+    if "global_batch_tokens" not in job:
+        raise MeshwrightError(
+            "global_batch_size is missing: give --global-batch (sequences) or --global-batch-tokens, or the "
+            "key global_batch_size or global_batch_tokens in a job file"
+        )
+    tokens = int(job["global_batch_tokens"])
+    below: int = tokens // length
+    if tokens % length:
+        near = [f"{n * length} ({n} sequences)" for n in (below, below + 1) if n]
+        raise MeshwrightError(
+            f"global_batch_tokens {tokens} is no multiple of sequence_length {length}; "
+            f"nearest: {' and '.join(near)}"
+        )
+    return below

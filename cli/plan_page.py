@@ -1,0 +1,124 @@
+"""A plan in words: degrees and where they lie, batch, schedule, stages."""
+
+from collections import Counter
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+from rich.table import Table
+
+from meshwright.cli.figures import count, gib, listed, plural, runs, span
+from meshwright.cli.tables import facts, grid
+from meshwright.hardware.spec import Cluster
+from meshwright.planner.plan import RECOMPUTE_MODES, Plan
+from meshwright.planner.result import Estimate
+
+
+def mesh(plan: Plan) -> str:
+    """Return a plan's mesh in a few characters: ``tp4 pp2 dp8 mb1 z1``."""
+    virtual = f" vpp{plan.vpp}" if plan.vpp > 1 else ""
+    return f"tp{plan.tp} pp{plan.pp}{virtual} dp{plan.dp} mb{plan.micro_batch_size} z{plan.zero_stage}"
+
+
+def plan_facts(plan: Plan, cluster: Cluster) -> Table:
+    """Return what was decided, one decision a line."""
+    idle = cluster.num_devices - plan.num_devices
+    tokens = plan.global_batch_size * plan.sequence_length
+    split = "on" if plan.sequence_parallel else "off"
+    return facts(
+        [
+            ("model", f"{plan.model}, {plan.precision}, {plan.optimizer}, {plan.loss} loss"),
+            (
+                "cluster",
+                f"{plan.cluster}, {plural(cluster.num_devices, 'device')}"
+                + (f", {count(idle)} idle" if idle else ""),
+            ),
+            ("mesh", f"tp {plan.tp} × pp {plan.pp} × dp {plan.dp} = {plural(plan.num_devices, 'device')}"),
+            ("layout", layout(plan, cluster)),
+            (
+                "batch",
+                f"{plural(plan.global_batch_size, 'sequence')} of {count(plan.sequence_length)} tokens = "
+                f"{plural(plan.num_microbatches, 'micro-batch')} × {plan.micro_batch_size} × dp {plan.dp} "
+                f"({count(tokens)} tokens)",
+            ),
+            ("pipeline", _pipeline(plan)),
+            (
+                "sharding",
+                f"ZeRO stage {plan.zero_stage}, sequence parallel {split}",
+            ),
+            ("target", f"{plan.target}, profile {plan.profile}"),
+        ]
+    )
+
+
+def layout(plan: Plan, cluster: Cluster) -> str:
+    """Say of each degree whether its groups stay inside a node, innermost first."""
+    degrees = [(dim, getattr(plan, dim)) for dim in plan.placement]
+    outer = list(accumulate((d for _, d in degrees), mul))
+    places = [
+        f"{dim} {degree} {_place(size // degree, size, cluster)}"
+        for (dim, degree), size in zip(degrees, outer, strict=True)
+        if degree > 1
+    ]
+    return ", ".join(places) or "one device"
+
+
+def _place(inside: int, size: int, cluster: Cluster) -> str:
+    """Say where a group lies whose ranks are ``inside`` apart and which ends after ``size`` devices."""
+    blocks = zip(cluster.tiers, cluster.block_sizes, strict=True)
+    tier = next((t.name for t, block in blocks if size <= block), "")
+    node = cluster.devices_per_host
+    where = (
+        "inside a node" if size <= node else "across nodes" if inside >= node else "inside and across nodes"
+    )
+    return f"{where} ({tier})" if tier else where
+
+
+def _pipeline(plan: Plan) -> str:
+    if plan.pp == 1:
+        return "none"
+    chunks = f", {plural(plan.vpp, 'chunk')} on each rank" if plan.vpp > 1 else ""
+    return f"{plan.schedule}{chunks}"
+
+
+def stages(plan: Plan, estimate: Estimate) -> Table:
+    """Return the stages, neighbours that hold the same in one row."""
+    rows: list[tuple[Any, ...]] = [(_layers(plan, rank), _recompute(plan, rank)) for rank in range(plan.pp)]
+    table = grid("Stage", "Layers", "Recompute", "Peak GiB", right=(3,))
+    for first, last in runs(rows):
+        peaks = [
+            gib(p)
+            for p in (min(estimate.peak_bytes[first : last + 1]), max(estimate.peak_bytes[first : last + 1]))
+        ]
+        shown = peaks[0] if peaks[0] == peaks[1] else "–".join(peaks)
+        table.add_row(span(first, last), *rows[first], shown)
+    return table
+
+
+def _layers(plan: Plan, rank: int) -> str:
+    """Say which layers a rank holds; layer 0 is the embedding and the last one the head."""
+    last = plan.num_layers - 1
+    chunks = [range(c.start, c.stop) for c in plan.chunks if c.rank == rank]
+    blocks = [sum(0 < layer < last for layer in chunk) for chunk in chunks]
+    parts = [plural(sum(blocks), "layer")] if sum(blocks) else []
+    if any(0 in chunk for chunk in chunks):
+        parts.insert(0, "embedding")
+    if any(last in chunk for chunk in chunks):
+        parts.append("head")
+    split = f" ({' + '.join(map(str, blocks))})" if len(blocks) > 1 else ""
+    return listed(parts) + split
+
+
+def _recompute(plan: Plan, rank: int) -> str:
+    """Say how many layers of a rank recompute what; the embedding and the head never do."""
+    last = plan.num_layers - 1
+    modes = Counter(plan.recompute[i] for i in plan.stage_layers(rank) if 0 < i < last)
+    if len(modes) == 1:
+        mode = next(iter(modes))
+        return mode if mode == "none" else f"{mode}, every layer"
+    return (
+        listed(
+            f"{mode} on {modes[mode]}" for mode in reversed(RECOMPUTE_MODES) if modes[mode] and mode != "none"
+        )
+        or "none"
+    )

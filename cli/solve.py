@@ -1,0 +1,66 @@
+"""``meshwright solve``: from a job to a proven plan and the files that launch it."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from meshwright.cli.errors import ExitCode, printable
+from meshwright.cli.jobfile import Request, read_request
+from meshwright.cli.progress import search_progress
+from meshwright.cli.render import files_written, result_page, show
+from meshwright.cli.tables import screen, write_json
+from meshwright.planner.problem import Problem
+from meshwright.planner.result import Result
+
+CODES: Final = {
+    "OPTIMAL": ExitCode.FOUND,
+    "FEASIBLE": ExitCode.FOUND,
+    "INFEASIBLE": ExitCode.INFEASIBLE,
+    "UNKNOWN": ExitCode.LIMIT,
+}
+
+
+def run(flags: Mapping[str, Any]) -> ExitCode:
+    """Read the request, solve it, print the answer and write the files."""
+    request = read_request(flags)
+    quiet = bool(flags["quiet"])
+    if request.strategy and not quiet:
+        print("note: solve ignores the strategy of the job file; estimate prices it", file=sys.stderr)
+    problem = Problem.load(request.model, request.cluster, request.job)
+    result = _search(problem, request, quiet=quiet)
+    if flags["as_json"]:
+        files = _write(problem, result, flags)
+        write_json(result.to_dict() | {"files": files})
+        return CODES[result.status]
+    console = screen()
+    show(console, result_page(result, problem.cluster, console.width))
+    files = _write(problem, result, flags)
+    if files:
+        show(console, files_written(files))
+    return CODES[result.status]
+
+
+def _search(problem: Problem, request: Request, *, quiet: bool) -> Result:
+    """Solve with progress on the terminal."""
+    from meshwright.planner.solve import solve_problem
+
+    limits = {"time_limit_s": request.time_limit_s, "workers": request.workers}
+    with search_progress(quiet=quiet) as progress:
+        return solve_problem(problem, progress=progress, **{k: v for k, v in limits.items() if v is not None})
+
+
+def _write(problem: Problem, result: Result, flags: Mapping[str, Any]) -> list[str]:
+    """Write the plan's files where asked, and return their paths."""
+    folder: Path | None = flags["output"]
+    if folder is None:
+        return []
+    if result.plan is None:
+        print(printable(f"note: nothing written to {folder}: there is no plan"), file=sys.stderr)
+        return []
+    from meshwright.planner.emit import write_plan
+
+    return [
+        str(path)
+        for path in write_plan(problem, result, folder, force=flags["force"], script=flags["script"])
+    ]
