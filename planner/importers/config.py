@@ -4,6 +4,7 @@
 """
 
 import json
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,9 +76,7 @@ class Config:
 
     def refuse(self, name: str, value: object, allowed: str) -> NoReturn:
         """Raise ModelConfigError naming the file, the key, its value and what is allowed."""
-        shown = repr(value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        raise ModelConfigError(f"{self.source}: {name} is {shown}; allowed: {allowed}")
+        raise ModelConfigError(f"{self.source}: {name} is {reprlib.repr(value)}; allowed: {allowed}")
 
 
 def _dig(values: Mapping[str, Any], name: str) -> Any:
@@ -115,15 +114,15 @@ def read_config(path: Path) -> Config:
     return Config(source, values)
 
 
-def read_text(file: Path) -> str:
-    """Return the text of a regular file of at most ``SIZE_LIMIT_BYTES``; raises ModelConfigError."""
+def read_text(file: Path, limit_bytes: int = SIZE_LIMIT_BYTES) -> str:
+    """Return the text of a regular file of at most ``limit_bytes``; raises ModelConfigError."""
     if not file.is_file():
         raise ModelConfigError(
             f"{file}: no such file; give a config.json, the folder that holds it or a YAML"
         )
     size = file.stat().st_size
-    if size > SIZE_LIMIT_BYTES:
-        raise ModelConfigError(f"{file}: {size:,} bytes; a model file has at most {SIZE_LIMIT_BYTES:,}")
+    if size > limit_bytes:
+        raise ModelConfigError(f"{file}: {size:,} bytes; a model file has at most {limit_bytes:,}")
     try:
         return file.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:

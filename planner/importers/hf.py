@@ -6,7 +6,8 @@ from typing import Final
 
 from meshwright.planner.blocks import DecoderSpec, decoder_graph
 from meshwright.planner.graph import ModelGraph
-from meshwright.planner.importers.config import Config, ModelConfigError
+from meshwright.planner.importers.config import Config
+from meshwright.planner.importers.contradictions import refuse_contradictions
 from meshwright.planner.importers.families import FAMILIES, LLAMA, LLAMA_BIAS, Family, sizes
 from meshwright.planner.importers.rules import read_fields
 from meshwright.planner.importers.unsupported import refuse_unsupported
@@ -34,7 +35,7 @@ def model_from_config(config: Config, name: str) -> ModelGraph:
     model_type = ALIASES.get(config.model_type, config.model_type)
     family = FAMILIES.get(model_type, GENERIC)
     spec = DecoderSpec(**read_fields(config, family.rules))
-    _check(config, spec)
+    refuse_contradictions(config, spec)
     if family is GENERIC:
         notes += (_assumption(config),)
     notes += family.notes + tuple(
@@ -65,14 +66,3 @@ def _assumption(config: Config) -> str:
         "attention and MLP, gated MLP, rotary positions, full causal attention, no biases unless the file "
         "names them)"
     )
-
-
-def _check(config: Config, spec: DecoderSpec) -> None:
-    """Refuse sizes that contradict each other."""
-    if spec.heads % spec.kv_heads:
-        config.refuse("key/value heads", spec.kv_heads, f"a divisor of the attention heads ({spec.heads})")
-    if spec.ffn > 100 * spec.hidden:
-        raise ModelConfigError(
-            f"{config.source}: ffn {spec.ffn:,} is more than 100 times hidden {spec.hidden:,}; "
-            "check intermediate_size and hidden_size"
-        )

@@ -17,11 +17,18 @@
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from meshwright.planner.blocks import DecoderSpec, NormPlace, decoder_graph
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.config import Config, ModelConfigError, read_text
+from meshwright.planner.importers.contradictions import refuse_contradictions
+
+Reader: TypeAlias = Callable[[Config, str, object], Any]
+"""Checks the value of a named field and returns it."""
+
+SIZE_LIMIT_BYTES: Final = 2**16
+"""Far above a page of fields; YAML is read slowly."""
 
 SIZES: Final = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 REQUIRED: Final = ("hidden", "layers", "heads", "ffn", "vocab")
@@ -36,7 +43,7 @@ def model_from_yaml(path: Path) -> ModelGraph:
     import yaml
 
     try:
-        values = yaml.safe_load(read_text(path))
+        values = yaml.safe_load(read_text(path, SIZE_LIMIT_BYTES))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if isinstance(error, ModelConfigError):
             raise
@@ -62,35 +69,29 @@ def _spec(config: Config) -> DecoderSpec:
     missing = [name for name in REQUIRED if name not in config.values]
     if missing:
         raise ModelConfigError(f"{config.source}: missing fields {', '.join(missing)}")
-    given = {name: _value(config, name, value) for name, value in config.values.items()}
+    given = {name: READERS[name](config, name, value) for name, value in config.values.items()}
     if "head_dim" not in given and given["hidden"] % given["heads"]:
         config.refuse("hidden", given["hidden"], f"a multiple of heads ({given['heads']}), or give head_dim")
     derived = {"kv_heads": given["heads"], "head_dim": given["hidden"] // given["heads"]}
     spec = DecoderSpec(**{**derived, **given})
-    if spec.heads % spec.kv_heads:
-        config.refuse("kv_heads", spec.kv_heads, f"a divisor of heads ({spec.heads})")
+    refuse_contradictions(config, spec)
     return spec
 
 
-def _value(config: Config, name: str, value: object) -> Any:
-    """Return one value checked by the kind of its field."""
-    return _readers()[name](config, name, value)
+def _rows(config: Config, name: str, value: object) -> int:
+    return config.count(name, value, "rows", minimum=0)
 
 
-def _readers() -> dict[str, Callable[[Config, str, object], Any]]:
-    """Return a checking function for each field of the specification, chosen by its default's type."""
-    readers: dict[str, Callable[[Config, str, object], Any]] = {}
-    for f in fields(DecoderSpec):
-        by_type = {bool: Config.flag, float: Config.probability}
-        readers[f.name] = by_type.get(type(f.default), _optional_count)
-    readers |= dict.fromkeys(CHOICES, _choice)
-    readers |= {name: lambda c, n, v: c.count(n, v, n) for name in SIZES}
-    readers |= {"norms": _norms, "windows": _windows}
-    return readers
+def _length(config: Config, name: str, value: object) -> int | None:
+    return None if value is None else config.count(name, value, "rows")
 
 
-def _optional_count(config: Config, name: str, value: object) -> int | None:
-    return None if value is None else config.count(name, value, "rows", minimum=0)
+def _width(config: Config, name: str, value: object) -> int | None:
+    return None if value is None else config.count(name, value, "width")
+
+
+def _size(config: Config, name: str, value: object) -> int:
+    return config.count(name, value, name)
 
 
 def _choice(config: Config, name: str, value: object) -> Any:
@@ -109,3 +110,19 @@ def _windows(config: Config, name: str, value: object) -> tuple[int | None, ...]
     if not isinstance(value, list) or not value:
         config.refuse(name, value, "a list of token counts and null, at least one")
     return tuple(None if w is None else config.count(name, w, "rows") for w in value)
+
+
+BY_DEFAULT: Final[Mapping[type, Reader]] = {bool: Config.flag, float: Config.probability}
+"""Checks for the fields whose default tells what they hold."""
+
+READERS: Final[Mapping[str, Reader]] = {
+    **{f.name: BY_DEFAULT[type(f.default)] for f in fields(DecoderSpec) if type(f.default) in BY_DEFAULT},
+    **dict.fromkeys(SIZES, _size),
+    **dict.fromkeys(CHOICES, _choice),
+    "norms": _norms,
+    "windows": _windows,
+    "position_rows": _rows,
+    "embedding_dim": _width,
+    "max_sequence_length": _length,
+}
+"""How each field of the specification is checked."""

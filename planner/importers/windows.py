@@ -63,13 +63,13 @@ def all_but_every(*names: str, default: int) -> IsSliding:
 def behind_max_window_layers(reading: Reading, layer: int) -> bool:
     """Qwen2, Qwen3: where ``use_sliding_window`` is on, layers from ``max_window_layers`` on slide."""
     first = optional_size("max_window_layers", default=28)(reading)
-    return flag("use_sliding_window")(reading) and layer >= first
+    return bool(flag("use_sliding_window")(reading)) and bool(layer >= first)
 
 
 def without_rotary(reading: Reading, layer: int) -> bool:
     """SmolLM3: where ``use_sliding_window`` is on, the layers without rotary embedding slide."""
     interval = optional_size("no_rope_layer_interval", default=4)(reading)
-    return flag("use_sliding_window")(reading) and (layer + 1) % interval == 0
+    return bool(flag("use_sliding_window")(reading)) and (layer + 1) % int(interval) == 0
 
 
 def switched(is_sliding: IsSliding, switch: str, default: int | None = None) -> Rule:

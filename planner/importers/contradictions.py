@@ -1,0 +1,17 @@
+"""Sizes that are fine one by one and impossible together, whatever file they came from."""
+
+from meshwright.planner.blocks import DecoderSpec
+from meshwright.planner.importers.config import Config
+
+WIDEST_FFN = 100
+"""Times hidden; published models stay below 10 (Gemma: 8), so more is a slip of the pen."""
+
+
+def refuse_contradictions(config: Config, spec: DecoderSpec) -> None:
+    """Raise ModelConfigError where sizes contradict each other."""
+    if spec.heads % spec.kv_heads:
+        config.refuse("key/value heads", spec.kv_heads, f"a divisor of the attention heads ({spec.heads})")
+    if spec.ffn > WIDEST_FFN * spec.hidden:
+        config.refuse("ffn", spec.ffn, f"at most {WIDEST_FFN} times hidden ({spec.hidden})")
+    if spec.positions == "learned" and spec.position_rows < 1:
+        config.refuse("position_rows", spec.position_rows, "at least 1 where positions are learned")
