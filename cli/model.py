@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from meshwright.planner.model_summary import ModelSummary
 
 LEGEND = (
-    "Of one layer: parameters; MFLOPs forward for a token; bytes kept for the backward pass for a token under\n"
-    "each recompute mode (16 bits, one device)."
+    "Of one layer: parameters, MFLOPs forward for a token, and bytes kept for the backward pass for a token "
+    "under each recompute mode (16 bits, one device)."
 )
 
 
@@ -151,7 +151,5 @@ def _kind_table(summary: "ModelSummary") -> "Table":
         f"{summary.graph.parameters:,}",
         f"{summary.forward_flops_per_token / 1e6:,.1f}",
         *(f"{whole[mode]:,.0f}" for mode in MODES),
-    )
-        "MFLOPs forward and bytes kept for the backward pass: of one layer, for one token at 16 bits"
     )
     return table
