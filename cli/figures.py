@@ -60,7 +60,8 @@ def count(value: int | float) -> str:
 
 def plural(number: int, noun: str) -> str:
     """Return ``1 layer`` or ``2 layers``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('sh') else 's'}"
+    ending = "" if number == 1 else "es" if noun.endswith(("sh", "ch")) else "s"
+    return f"{number:,} {noun}{ending}"
 
 
 def words(name: str) -> str:

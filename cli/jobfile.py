@@ -65,7 +65,7 @@ class StrategySchema(_Schema):
     sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
     schedule: Name | None = None
     placement: Annotated[tuple[Name, ...], BeforeValidator(_listed)] | None = None
-    recompute: Name | tuple[Name, ...] | None = None
+    recompute: Name | tuple[Name, ...] | dict[str | int, Name] | None = None
     layers_per_stage: Annotated[tuple[Count, ...], BeforeValidator(_listed)] | None = None
 
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, Final
 
+from meshwright.costmodels.schedule import names as schedules
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 from meshwright.planner.job import DECISIONS, Choice, choice
+from meshwright.planner.meshes import PLACEMENTS
 from meshwright.planner.plan import RECOMPUTE_MODES
 
-MESH_DIMENSIONS: Final = ("tp", "dp", "pp")
-SCHEDULES: Final = ("gpipe", "1f1b", "interleaved")
-
 _RULE: Final = re.compile(r"\s*(?P<name>\w+)\s*(?P<sign><=|>=|!=|==|=|!)\s*(?P<value>\S.*?)\s*")
+_PLACEMENTS: Final = tuple(",".join(order) for order in PLACEMENTS)
 _PREFIX: Final = {"<=": "<=", ">=": ">=", "!=": "!", "!": "!", "=": "", "==": ""}
 
 
@@ -74,19 +74,21 @@ def _check_shape(name: str, value: Any) -> None:
 
 
 def _placements(value: Any) -> Choice:
-    """Return the choice for ``placement``, whose one value is a sequence of dimensions."""
-    banned = isinstance(value, str) and value.startswith("!")
-    names = value.removeprefix("!").split(",") if isinstance(value, str) else value
-    order = tuple(str(n).strip() for n in names) if isinstance(names, list | tuple) else (names,)
-    return Choice(forbidden=frozenset({order})) if banned else Choice(allowed=frozenset({order}))
+    """Return the choice for ``placement``, each value of which is a sequence of dimensions itself."""
+    if isinstance(value, str) and value.startswith("!"):
+        return Choice(forbidden=frozenset({_joined(value[1:])}))
+    several = isinstance(value, list) and all("," in str(item) for item in value)
+    return Choice(allowed=frozenset(map(_joined, value if several else [value])))
+
+
+def _joined(value: Any) -> str:
+    """Return dimensions as ``tp,dp,pp``."""
+    names = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    return ",".join(str(name).strip() for name in names)
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_placement(value: Any) -> bool:
-    return isinstance(value, tuple) and sorted(value) == sorted(MESH_DIMENSIONS)
 
 
 _COUNT: Final[tuple[Callable[[Any], bool], str]] = (_is_count, "positive integers")
@@ -94,8 +96,8 @@ _VALUES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     **dict.fromkeys(DECISIONS, _COUNT),
     "zero_stage": (lambda v: v in range(4) and not isinstance(v, bool), "0, 1, 2 and 3"),
     "sequence_parallel": (lambda v: isinstance(v, bool), "true and false"),
-    "schedule": (lambda v: v in SCHEDULES, ", ".join(SCHEDULES)),
-    "placement": (_is_placement, f"the dimensions {', '.join(MESH_DIMENSIONS)} in some order"),
+    "schedule": (lambda v: v in schedules(), ", ".join(schedules())),
+    "placement": (lambda v: v in _PLACEMENTS, " and ".join(_PLACEMENTS)),
     "recompute": (lambda v: v in RECOMPUTE_MODES, ", ".join(RECOMPUTE_MODES)),
 }
 _ORDERED: Final = {name for name in DECISIONS if _VALUES[name] is _COUNT} | {"zero_stage"}

@@ -56,11 +56,15 @@ def layout(plan: Plan, cluster: Cluster) -> str:
     degrees = [(dim, getattr(plan, dim)) for dim in plan.placement]
     outer = list(accumulate((d for _, d in degrees), mul))
     places = [
-        f"{dim} {degree} {_place(size // degree, size, cluster)}"
+        (f"{dim} {degree}", _place(size // degree, size, cluster))
         for (dim, degree), size in zip(degrees, outer, strict=True)
         if degree > 1
     ]
-    return ", ".join(places) or "one device"
+    shown = (
+        f"{listed(name for name, _ in places[first : last + 1])} {places[first][1]}"
+        for first, last in runs([where for _, where in places])
+    )
+    return ", ".join(shown) or "one device"
 
 
 def _place(inside: int, size: int, cluster: Cluster) -> str:

@@ -159,7 +159,8 @@ def _peaks(estimate: Estimate) -> list[RenderableType]:
     if over:
         missing = max(estimate.peak_bytes) - estimate.usable_bytes
         which = listed(span(over[a], over[b]) for a, b in runs([r - i for i, r in enumerate(over)]))
-        rows.append(("too much", f"stage {which}, by {gib(missing)} GiB at most"))
+        noun = "stage" if len(over) == 1 else "stages"
+        rows.append(("too much", f"{noun} {which}, by {gib(missing)} GiB at most"))
     return [Text(), facts(rows)]
 
 

@@ -21,7 +21,8 @@ def estimate_text(estimate: "Estimate") -> str:
     spent = (f"{_words(k)} {v / estimate.step_time_s:.1%}" for k, v in estimate.breakdown.items() if v > 0)
     return "\n".join(
         (
-            f"{estimate.step_time_s:.4g} s a step, {estimate.mfu:.1%} MFU, {estimate.tokens_per_s:,.0f} tokens/s",
+            f"{estimate.step_time_s:.4g} s a step, {estimate.mfu:.1%} MFU, "
+            f"{estimate.tokens_per_s:,.0f} tokens/s",
             _mesh(estimate.plan),
             f"memory {peak:.2f} of {usable:.2f} GiB: {fits}",
             "time: " + ", ".join(spent),
@@ -51,7 +52,8 @@ def estimate_html(estimate: "Estimate") -> str:
     head = ("stage", *map(_words, estimate.memory[0]), "peak")
     return "".join(
         (
-            f"<p><b>{escape(plan.model)}</b> on <b>{escape(plan.cluster)}</b><br>{_lines(estimate_text(estimate))}</p>",
+            f"<p><b>{escape(plan.model)}</b> on <b>{escape(plan.cluster)}</b><br>",
+            f"{_lines(estimate_text(estimate))}</p>",
             _table(
                 "Where the time goes", ("cause", "s", "share"), [*time, ("step", f"{total:.4g}", "100.0%")]
             ),
