@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,11 @@ ROOMS = ("hardware", "costmodels", "planner", "cli")
 HEAVY = {"ortools", "networkx", "pandas", "torch", "numpy", "pydantic", "pydantic_core", "yaml"}
 
 
+def unmeasured() -> dict[str, str]:
+    """Return the environment without coverage, which would load modules of its own in a child."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("COV")}
+
+
 def loaded_by(code: str) -> set[str]:
     """Return the names in ``sys.modules`` after ``code`` ran in a new interpreter."""
     probe = f"import json, sys\n{code}\nsys.stderr.write(json.dumps(sorted(sys.modules)))"
@@ -24,8 +30,7 @@ def loaded_by(code: str) -> set[str]:
         capture_output=True,
         text=True,
         check=True,
-        # Measuring coverage in the child would load modules of its own.
-        env={k: v for k, v in os.environ.items() if not k.startswith("COV")},
+        env=unmeasured(),
     )
     return set(json.loads(done.stderr))
 
@@ -51,6 +56,22 @@ def test_help_is_light() -> None:
     )
     assert "meshwright.cli.main" in loaded
     assert not loaded & HEAVY
+
+
+def test_cold_help_takes_at_most_three_times_a_bare_typer() -> None:
+    def seconds(*arguments: str) -> float:
+        begin = time.perf_counter()
+        subprocess.run(
+            [sys.executable, *arguments], cwd=CHECKOUT, capture_output=True, check=True, env=unmeasured()
+        )
+        return time.perf_counter() - begin
+
+    # The best of several, taken in turn: what else the machine does must not decide.
+    pairs = [
+        (seconds("-c", "import typer"), seconds("-m", "meshwright.cli.main", "--help")) for _ in range(5)
+    ]
+    typer_s, help_s = map(min, zip(*pairs, strict=True))
+    assert help_s <= 3 * typer_s
 
 
 @pytest.mark.parametrize(
