@@ -1,0 +1,122 @@
+"""FSDP2 through Accelerate: ``accelerate.yaml``, the script's arguments and how to start it.
+
+Keys: ``accelerate launch --help`` and https://huggingface.co/docs/accelerate/usage_guides/fsdp. Accelerate
+ignores unknown keys inside ``fsdp_config``, hence the test that compares every emitted key with its options.
+"""
+
+from typing import Any, Final
+
+from meshwright.planner.emit import launch
+from meshwright.planner.emit.arguments import script_notes, to_json, training_arguments
+from meshwright.planner.emit.base import Emitter
+from meshwright.planner.plan import Plan
+from meshwright.planner.problem import Problem
+
+MIXED_PRECISION: Final = {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no", "pure-bf16": "no"}
+"""With ``bf16`` Accelerate keeps fp32 shards; ``no`` leaves the dtype in which the script loads the model."""
+OPTIMIZERS: Final = {"adamw": "adamw_torch_fused", "sgd": "sgd"}
+
+
+def config(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """Return the content of ``accelerate.yaml``; rank, address and port come from the launch script."""
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "debug": False,
+        "distributed_type": "FSDP",
+        "mixed_precision": MIXED_PRECISION[plan.precision],
+        "num_machines": launch.lay_out(problem, plan).count,
+        "num_processes": plan.num_devices,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": False,
+        "main_training_function": "main",
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": plan.zero_stage == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_transformer_layer_cls_to_wrap": problem.model.block_class,
+            "fsdp_activation_checkpointing": "full" in plan.recompute,
+            "fsdp_offload_params": False,
+            "fsdp_cpu_ram_efficient_loading": True,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        },
+    }
+
+
+def limits(problem: Problem, plan: Plan) -> list[str]:
+    """Return what Accelerate cannot say or would silently do otherwise."""
+    found = []
+    for name, value, allowed in (
+        ("precision", plan.precision, MIXED_PRECISION),
+        ("optimizer", plan.optimizer, OPTIMIZERS),
+    ):
+        if value not in allowed:
+            found.append(f"{name}={value}: only {', '.join(sorted(allowed))}")
+    hosts = launch.lay_out(problem, plan)
+    if hosts.last != hosts.per_host:
+        found.append(
+            f"dp={plan.dp}: Accelerate starts equally many processes on each host; "
+            f"{hosts.last} of {hosts.per_host} are used on the last"
+        )
+    if problem.cluster.accelerator.kind == "cpu":
+        found.append(f"cluster={problem.cluster.name}: on CPUs Accelerate runs no FSDP and says nothing")
+    if problem.model.block_class is None:
+        found.append(
+            f"model={problem.model.name}: the class of its decoder layers is unknown, and FSDP must be told "
+            "what to shard together (without it the whole model is gathered at once)"
+        )
+    return found
+
+
+def emit(problem: Problem, plan: Plan, script: str) -> dict[str, str]:
+    """Return the files."""
+    import yaml
+
+    # Unless it synchronises each pass, Accelerate keeps whole gradients between passes (`no_sync`).
+    accumulation = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+    arguments = training_arguments(plan, optim=OPTIMIZERS[plan.optimizer], accelerator_config=accumulation)
+    return {
+        "accelerate.yaml": yaml.safe_dump(config(problem, plan), sort_keys=False),
+        "training_args.json": to_json(arguments),
+        "launch.sh": launch.accelerate(problem, plan, script),
+        "job.sbatch": launch.sbatch(problem, plan, "launch.sh"),
+    }
+
+
+def script(problem: Problem, plan: Plan) -> list[str]:
+    """Return what the script must do."""
+    return [
+        "Take micro-batch and accumulation from `training_args.json`, for Accelerate has no word for them: "
+        "`TrainingArguments(output_dir=..., **training_args)`, or `Accelerator(gradient_accumulation_plugin="
+        f"GradientAccumulationPlugin(num_steps={plan.num_microbatches}, sync_each_batch=True))`.",
+        "Keep `sync_each_batch`: without it whole gradients stay in memory between passes.",
+        f"Create the optimizer ({plan.optimizer}); a Trainer does it.",
+        *script_notes(problem, plan),
+    ]
+
+
+def start(hosts: int) -> list[str]:
+    """Return how to start."""
+    if hosts == 1:
+        return ["`./launch.sh`"]
+    return [
+        "On every host `NODE_RANK=<0, 1, ...> MASTER_ADDR=<first host> ./launch.sh`, or",
+        "under Slurm `sbatch job.sbatch` from this folder.",
+    ]
+
+
+EMITTER: Final = Emitter(
+    target="fsdp",
+    level="run",
+    checked="a small model was trained from such a file with Accelerate 1.15.0 on two CPU processes",
+    emit=emit,
+    limits=limits,
+    about={
+        "accelerate.yaml": "Accelerate's configuration: FSDP2, wrapping, recomputation, precision",
+        "training_args.json": "micro-batch, accumulation and precision as arguments of a Trainer",
+        "launch.sh": "starts one host's share with Accelerate",
+        "job.sbatch": "a Slurm job",
+    },
+    start=start,
+    script=script,
+)

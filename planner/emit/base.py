@@ -1,0 +1,161 @@
+"""What an emitter is, and which decisions of a plan a target cannot express.
+
+An emitter turns a plan into the files of one framework. It lives in a file of its own and is registered in
+:mod:`meshwright.planner.emit.registry`. Nothing is dropped or rounded: before emission every decision that
+the target has no word for is an error that names it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from meshwright.planner.plan import Plan
+from meshwright.planner.problem import Problem
+from meshwright.planner.target import Target
+
+Level = Literal["run", "parsed", "syntax"]
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """The files of one target.
+
+    Attributes
+    ----------
+    target
+        A name of :data:`~meshwright.planner.target.TARGETS`.
+    level
+        How the files are verified: ``run`` (a training step ran from them), ``parsed`` (the framework's own
+        parser accepts them) or ``syntax`` (well-formed only).
+    checked
+        The same in a sentence, for the user.
+    emit
+        From the problem, the plan and the training script's path to file texts by name.
+    limits
+        What this framework's files cannot express beyond the target's declared limits, one line each.
+    about
+        What each file is, in a line.
+    start
+        From the number of hosts to the lines that say how to start.
+    script
+        What the training script itself must do, for no file can say it.
+    """
+
+    target: str
+    level: Level
+    checked: str
+    emit: Callable[[Problem, Plan, str], dict[str, str]]
+    limits: Callable[[Problem, Plan], list[str]]
+    about: Mapping[str, str]
+    start: Callable[[int], list[str]]
+    script: Callable[[Problem, Plan], list[str]]
+
+
+Rule = Callable[[Problem, Plan, Target], str | None]
+
+
+def _batch(problem: Problem, plan: Plan, target: Target) -> str | None:
+    product = plan.dp * plan.micro_batch_size * plan.num_microbatches
+    if product == plan.global_batch_size:
+        return None
+    return (
+        f"global_batch_size={plan.global_batch_size}: dp x micro_batch_size x num_microbatches is "
+        f"{plan.dp} x {plan.micro_batch_size} x {plan.num_microbatches} = {product}"
+    )
+
+
+def _devices(problem: Problem, plan: Plan, target: Target) -> str | None:
+    if plan.num_devices <= problem.cluster.num_devices:
+        return None
+    return (
+        f"tp x pp x dp={plan.num_devices}: {problem.cluster.name} has {problem.cluster.num_devices} devices"
+    )
+
+
+def _layers(problem: Problem, plan: Plan, target: Target) -> str | None:
+    ends = [0, *(c.stop for c in plan.chunks)]
+    cut = ends[-1] == plan.num_layers and all(c.start == e for c, e in zip(plan.chunks, ends, strict=False))
+    if plan.num_layers != problem.model.num_layers:
+        return f"recompute: {plan.num_layers} layers are named, the model has {problem.model.num_layers}"
+    if not cut or len(plan.chunks) != plan.pp * plan.vpp:
+        return (
+            f"chunks: pp x vpp={plan.pp * plan.vpp} chunks that follow each other over all layers are needed"
+        )
+    return None
+
+
+def _supported(problem: Problem, plan: Plan, target: Target) -> str | None:
+    device = problem.cluster.accelerator
+    if target.name == "any" or target.name in device.support.targets:
+        return None
+    have = ", ".join(sorted(device.support.targets)) or "none"
+    return f"cluster={problem.cluster.name}: {device.name} runs {have}, not {target.name}"
+
+
+def _tensor(problem: Problem, plan: Plan, target: Target) -> str | None:
+    return None if target.tensor or plan.tp == 1 else f"tp={plan.tp}: only tp=1"
+
+
+def _pipeline(problem: Problem, plan: Plan, target: Target) -> str | None:
+    return None if target.pipeline or plan.pp == 1 else f"pp={plan.pp}: only pp=1"
+
+
+def _interleaved(problem: Problem, plan: Plan, target: Target) -> str | None:
+    return None if target.interleaved or plan.vpp == 1 else f"vpp={plan.vpp}: only vpp=1"
+
+
+def _schedule(problem: Problem, plan: Plan, target: Target) -> str | None:
+    return _among("schedule", plan.schedule, target.schedules)
+
+
+def _sequence_parallel(problem: Problem, plan: Plan, target: Target) -> str | None:
+    refused = plan.sequence_parallel and not target.sequence_parallel
+    return "sequence_parallel=true: only false" if refused else None
+
+
+def _zero(problem: Problem, plan: Plan, target: Target) -> str | None:
+    if plan.pp == 1:
+        return _among("zero_stage", plan.zero_stage, target.zero_stages)
+    message = _among("zero_stage", plan.zero_stage, target.zero_stages_with_pipeline)
+    return message and f"{message} with a pipeline"
+
+
+def _recompute(problem: Problem, plan: Plan, target: Target) -> str | None:
+    for mode in dict.fromkeys(plan.recompute):
+        if mode not in target.recompute:
+            return _among("recompute", mode, target.recompute)
+    if not target.recompute_uniform or plan.num_layers != problem.model.num_layers:
+        return None
+    blocks = set(problem.model.block_layers)
+    modes = sorted({plan.recompute[i] for i in blocks})
+    if len(modes) > 1:
+        return f"recompute={'+'.join(modes)}: all decoder layers must share one mode"
+    outside = [i for i, m in enumerate(plan.recompute) if i not in blocks and m != "none"]
+    if outside:
+        return f"recompute={plan.recompute[outside[0]]} on layer {outside[0]}: only on decoder layers"
+    return None
+
+
+def _among(name: str, value: object, allowed: frozenset[str] | frozenset[int]) -> str | None:
+    return None if value in allowed else f"{name}={value}: only {', '.join(map(str, sorted(allowed)))}"
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _batch,
+    _devices,
+    _layers,
+    _supported,
+    _tensor,
+    _pipeline,
+    _interleaved,
+    _schedule,
+    _sequence_parallel,
+    _zero,
+    _recompute,
+)
+
+
+def beyond_target(problem: Problem, plan: Plan, target: Target) -> list[str]:
+    """Return a line for each decision that lies outside the target's declared limits."""
+    found = (rule(problem, plan, target) for rule in RULES)
+    return [message for message in found if message]

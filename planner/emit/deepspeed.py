@@ -1,0 +1,178 @@
+"""DeepSpeed: ``ds_config.json`` and how to start it.
+
+Keys: https://www.deepspeed.ai/docs/config-json/. DeepSpeed ignores unknown keys at the top level, hence the
+test that compares every emitted key with those that its configuration reads.
+"""
+
+from typing import Any, Final
+
+from meshwright.costmodels.profile import find_profile
+from meshwright.planner.emit import launch
+from meshwright.planner.emit.arguments import ADAM, CLIPPING, script_notes, to_json, training_arguments
+from meshwright.planner.emit.base import Emitter
+from meshwright.planner.plan import Plan
+from meshwright.planner.problem import Problem
+
+PRECISIONS: Final[dict[str, dict[str, Any]]] = {
+    "bf16": {"bf16": {"enabled": True}},
+    "fp16": {"fp16": {"enabled": True}},
+    "fp32": {},
+    "tf32": {},
+    "pure-bf16": {
+        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    },
+}
+_SGD: Final = {k: ADAM[k] for k in ("lr", "weight_decay")}
+OPTIMIZERS: Final[dict[str, dict[str, Any]]] = {
+    "adamw": {"optimizer": {"type": "AdamW", "params": ADAM}},
+    "adam": {"optimizer": {"type": "Adam", "params": {**ADAM, "adam_w_mode": False}}},
+    "momentum": {
+        "optimizer": {"type": "SGD", "params": {**_SGD, "momentum": 0.9}},
+        "zero_allow_untested_optimizer": True,
+    },
+    "sgd": {"optimizer": {"type": "SGD", "params": _SGD}, "zero_allow_untested_optimizer": True},
+}
+ARGUMENTS: Final = ' --deepspeed --deepspeed_config "$HERE/ds_config.json"'
+OVERLAP_BUCKETS: Final = 4.5
+"""With ``overlap_comm`` DeepSpeed holds 4.5 times the two bucket sizes (its documentation)."""
+
+
+def config(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """Return the content of ``ds_config.json``."""
+    return {
+        "train_batch_size": plan.global_batch_size,
+        "train_micro_batch_size_per_gpu": plan.micro_batch_size,
+        "gradient_accumulation_steps": plan.num_microbatches,
+        "gradient_clipping": CLIPPING,
+        **PRECISIONS[plan.precision],
+        **OPTIMIZERS[plan.optimizer],
+        "zero_optimization": zero(problem, plan),
+        **activation_checkpointing(problem, plan),
+    }
+
+
+def zero(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """Return the ZeRO block, its buckets in elements.
+
+    The documentation's sizes for a hidden size h are h^2 for a bucket, 0.9 h^2 for the prefetch and 10 h for
+    parameters that stay gathered; the first two are capped so that they hold no more than was priced.
+    """
+    if plan.zero_stage == 0:
+        return {"stage": 0}
+    hidden = problem.model.hidden_size
+    bucket = min(hidden**2, _priced_elements(plan) or hidden**2)
+    block = {
+        "stage": plan.zero_stage,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+        "reduce_bucket_size": bucket,
+    }
+    if plan.zero_stage < 3:
+        return {**block, "allgather_partitions": True, "allgather_bucket_size": bucket}
+    return {
+        **block,
+        "stage3_prefetch_bucket_size": bucket * 9 // 10,
+        "stage3_param_persistence_threshold": 10 * hidden,
+        "stage3_gather_16bit_weights_on_model_save": True,
+    }
+
+
+def _priced_elements(plan: Plan) -> int:
+    """Return the bucket whose true footprint is the two gradient buckets that the profile prices, or 0."""
+    profile = find_profile(plan.profile)
+    priced_bytes = 2 * float(profile.bucket_bytes)
+    footprint = 2 * OVERLAP_BUCKETS * float(profile.gradient_bytes)
+    return int(priced_bytes / footprint)
+
+
+def activation_checkpointing(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """Return the block that says how many layers are checkpointed; nothing without recomputation."""
+    count = sum(plan.recompute[i] == "full" for i in problem.model.block_layers)
+    if not count:
+        return {}
+    return {
+        "activation_checkpointing": {
+            "partition_activations": False,
+            "cpu_checkpointing": False,
+            "contiguous_memory_optimization": False,
+            "synchronize_checkpoint_boundary": False,
+            "number_checkpoints": count,
+        }
+    }
+
+
+def limits(problem: Problem, plan: Plan) -> list[str]:
+    """Return what the JSON cannot say: some recipes and optimizers, and 16-bit masters without ZeRO."""
+    found = []
+    for name, value, allowed in (
+        ("precision", plan.precision, PRECISIONS),
+        ("optimizer", plan.optimizer, OPTIMIZERS),
+    ):
+        if value not in allowed:
+            found.append(f"{name}={value}: only {', '.join(sorted(allowed))}")
+    if plan.precision == "pure-bf16" and plan.zero_stage == 0:
+        found.append("precision=pure-bf16: 16-bit optimizer states need zero_stage 1 to 3")
+    return found
+
+
+def emit(problem: Problem, plan: Plan, script: str) -> dict[str, str]:
+    """Return the files."""
+    checkpointing = "full" in plan.recompute
+    bf16 = {"bf16": True} if plan.precision == "pure-bf16" else {}
+    arguments = training_arguments(plan, **bf16, gradient_checkpointing=checkpointing)
+    files = {
+        "ds_config.json": to_json(config(problem, plan)),
+        "training_args.json": to_json(arguments),
+        "launch.sh": launch.deepspeed(problem, plan, script, ARGUMENTS),
+        "launch_torchrun.sh": launch.torchrun(problem, plan, script, ARGUMENTS),
+        "job.sbatch": launch.sbatch(problem, plan, "launch_torchrun.sh"),
+    }
+    several = launch.lay_out(problem, plan).count > 1
+    return {**files, "hostfile": launch.hostfile(problem, plan)} if several else files
+
+
+def script(problem: Problem, plan: Plan) -> list[str]:
+    """Return what the script must do."""
+    notes = [
+        "Hand `--deepspeed_config` to `deepspeed.initialize(config=...)`, or with a Trainer use "
+        '`TrainingArguments(output_dir=..., deepspeed="ds_config.json", **training_args)`; optimizer values '
+        "stand in both files and must agree."
+    ]
+    if "full" in plan.recompute:
+        notes.append(
+            "Switch recomputation on: `model.gradient_checkpointing_enable()` (a Trainer does it); the "
+            "`activation_checkpointing` block serves models that call `deepspeed.checkpointing`."
+        )
+    return [*notes, *script_notes(problem, plan)]
+
+
+def start(hosts: int) -> list[str]:
+    """Return how to start."""
+    if hosts == 1:
+        return ["`./launch.sh`"]
+    return [
+        "Put your hosts' names into `hostfile`, then on the first host "
+        "`MASTER_ADDR=<its address> ./launch.sh` (needs pdsh and password-free ssh), or",
+        "on every host `NODE_RANK=<0, 1, ...> MASTER_ADDR=<first host> ./launch_torchrun.sh`, or",
+        "under Slurm `sbatch job.sbatch` from this folder.",
+    ]
+
+
+EMITTER: Final = Emitter(
+    target="deepspeed",
+    level="run",
+    checked="a small model was trained from such a file with DeepSpeed 0.19.8 on two CPU processes",
+    emit=emit,
+    limits=limits,
+    about={
+        "ds_config.json": "DeepSpeed's configuration",
+        "training_args.json": "the same decisions as arguments of a transformers Trainer",
+        "launch.sh": "starts everything with DeepSpeed's launcher",
+        "launch_torchrun.sh": "starts one host's share with torchrun, without ssh",
+        "job.sbatch": "a Slurm job",
+        "hostfile": "the hosts, with placeholder names: edit it",
+    },
+    start=start,
+    script=script,
+)

@@ -1,0 +1,69 @@
+"""The README of an output folder: what each file is, how to start, what is verified, what to expect."""
+
+from collections.abc import Iterable
+
+from meshwright.hardware.units import bytes_to_gib
+from meshwright.planner.emit.launch import lay_out
+from meshwright.planner.emit.registry import EMITTERS, able_targets
+from meshwright.planner.emit.text import code
+from meshwright.planner.plan import Plan
+from meshwright.planner.problem import Problem
+from meshwright.planner.result import Estimate, Result
+from meshwright.planner.target import find_target
+
+
+def readme(problem: Problem, plan: Plan, files: Iterable[str], answer: Plan | Estimate | Result) -> str:
+    """Return the README of a folder with ``files`` (by name) for the plan in ``answer``."""
+    emitter = EMITTERS[plan.target]
+    about = {**emitter.about, "plan.json": "every decision of the plan; read it back with `meshwright`"}
+    sections = {
+        f"{code(plan.model)} on {code(plan.cluster)}": _decisions(plan),
+        "Expected": _expected(answer),
+        "Files": [f"{code(name)}: {about[name]}" for name in sorted(files)],
+        "Start": emitter.start(lay_out(problem, plan).count),
+        "What the training script must do": emitter.script(problem, plan),
+        "Verified": [f"Level {code(emitter.level)}: {emitter.checked}.", *_able(problem, plan)],
+    }
+    parts = [f"## {title}\n\n{_items(lines)}" for title, lines in sections.items()]
+    return "\n".join(parts).removeprefix("#")
+
+
+def _items(lines: list[str]) -> str:
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def _decisions(plan: Plan) -> list[str]:
+    modes = {mode: plan.recompute.count(mode) for mode in dict.fromkeys(plan.recompute)}
+    return [
+        f"target: {find_target(plan.target).title}",
+        f"devices: {plan.num_devices} = tp {plan.tp} x pp {plan.pp} x dp {plan.dp}; vpp {plan.vpp}, "
+        f"schedule {plan.schedule}, ZeRO stage {plan.zero_stage}, "
+        f"sequence parallelism {'on' if plan.sequence_parallel else 'off'}",
+        f"global batch: {plan.global_batch_size} sequences of {plan.sequence_length} tokens = dp {plan.dp} "
+        f"x micro-batch {plan.micro_batch_size} x {plan.num_microbatches} passes",
+        f"precision {plan.precision}, optimizer {plan.optimizer}, loss {plan.loss}, profile {plan.profile}",
+        "recompute: " + ", ".join(f"{mode} on {count} layers" for mode, count in modes.items()),
+    ]
+
+
+def _expected(answer: Plan | Estimate | Result) -> list[str]:
+    best = answer.estimate if isinstance(answer, Result) else answer
+    if not isinstance(best, Estimate):
+        return ["not priced; `meshwright estimate` does it"]
+    lines = [
+        f"step time {best.step_time_s:.4g} s, {best.tokens_per_s:.4g} tokens/s, MFU {best.mfu:.1%} "
+        "(causal attention halved)",
+        f"memory {bytes_to_gib(max(best.peak_bytes)):.4g} GiB on the fullest device of "
+        f"{bytes_to_gib(best.capacity_bytes):.4g} GiB{'' if best.fits else ': does not fit'}",
+    ]
+    if isinstance(answer, Result):
+        proof = f"; no plan of the search space is faster than {answer.lower_bound_s:.4g} s"
+        lines.append(f"status {answer.status}{proof}")
+    return lines
+
+
+def _able(problem: Problem, plan: Plan) -> list[str]:
+    if plan.target != "any":
+        return []
+    names = able_targets(problem, plan)
+    return [f"Frameworks whose files could say this plan: {', '.join(names) if names else 'none of ours'}."]
