@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshwright.cli.errors import ExitCode, guarded
+from meshwright.hardware.units import flops_to_gflops, flops_to_mflops
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,8 +117,8 @@ def _show(summary: "ModelSummary") -> None:
         ("positions", f"{sizes['positions']}, {_length(graph.max_sequence_length)}"),
         (
             "a token at sequence",
-            f"{summary.sequence_length:,}: {summary.forward_flops_per_token / 1e9:,.2f} GFLOPs forward, "
-            f"{summary.training_flops_per_token / 1e9:,.2f} GFLOPs forward and backward "
+            f"{summary.sequence_length:,}: {flops_to_gflops(summary.forward_flops_per_token):,.2f} GFLOPs forward, "
+            f"{flops_to_gflops(summary.training_flops_per_token):,.2f} GFLOPs forward and backward "
             "(causal attention halved, no recomputation)",
         ),
     ]
@@ -141,7 +142,7 @@ def _kind_table(summary: "ModelSummary") -> "Table":
     table = grid(*headers, right=range(1, len(headers)))
     for kind in summary.kinds:
         kept = (f"{kind.activation_bytes_per_token[mode]:,.0f}" for mode in MODES)
-        flops = f"{kind.forward_flops_per_token / 1e6:,.1f}"
+        flops = f"{flops_to_mflops(kind.forward_flops_per_token):,.1f}"
         table.add_row(kind.name, f"{kind.layers}", f"{kind.parameters:,}", flops, *kept)
     whole = summary.activation_bytes_per_token
     table.add_section()
@@ -149,7 +150,7 @@ def _kind_table(summary: "ModelSummary") -> "Table":
         "all",
         f"{summary.graph.num_layers}",
         f"{summary.graph.parameters:,}",
-        f"{summary.forward_flops_per_token / 1e6:,.1f}",
+        f"{flops_to_mflops(summary.forward_flops_per_token):,.1f}",
         *(f"{whole[mode]:,.0f}" for mode in MODES),
     )
     return table

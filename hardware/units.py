@@ -9,6 +9,8 @@ from typing import Final
 GIB: Final = 2**30
 MIB: Final = 2**20
 GB: Final = 1e9
+MEGA: Final = 1e6
+GIGA: Final = 1e9
 TERA: Final = 1e12
 GBIT_BYTES: Final = 1e9 / 8
 MICROSECOND: Final = 1e-6
@@ -53,6 +55,16 @@ def tflops_to_flops_per_s(tflops: float) -> float:
 def flops_per_s_to_tflops(flops_per_s: float) -> float:
     """Return TFLOP/s (1e12) for a rate in FLOP/s."""
     return flops_per_s / TERA
+
+
+def flops_to_mflops(flops: float) -> float:
+    """Return MFLOPs (1e6) for a count of FLOPs."""
+    return flops / MEGA
+
+
+def flops_to_gflops(flops: float) -> float:
+    """Return GFLOPs (1e9) for a count of FLOPs."""
+    return flops / GIGA
 
 
 def us_to_s(us: float) -> float:

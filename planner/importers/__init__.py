@@ -38,7 +38,7 @@ def load_model(model: str | Path) -> ModelGraph:
     if preset.name[:-5] in preset_names():
         return model_from_config(read_config(preset), preset.stem)
     path = Path(model)
-    if not _exists(path):
+    if not str(model) or not _exists(path):
         raise UnknownNameError(
             "model (a preset, a config.json, its folder, or a YAML file)", str(model), preset_names()
         )

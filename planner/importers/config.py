@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.units import mib_to_bytes
 
-SIZE_LIMIT_BYTES: Final = 8 * 2**20
+SIZE_LIMIT_BYTES: Final = int(mib_to_bytes(8))
 """Far above any published config.json (the largest list every layer or thousands of labels)."""
 
-LIMITS: Final[Mapping[str, int]] = {"layers": 10_000, "heads": 100_000, "vocab": 10**8, "rows": 10**9}
-"""Upper limits by what is counted; ``WIDTH_LIMIT`` for the rest. Beyond them a file is a mistake."""
-WIDTH_LIMIT: Final = 10**6
+LIMITS: Final[Mapping[str, int]] = {
+    "width": 1_000_000,
+    "layers": 10_000,
+    "heads": 100_000,
+    "vocab": 100_000_000,
+    "rows": 1_000_000_000,
+}
+"""Upper limits by what is counted; beyond them a file is a mistake."""
 
 MISSING: Final = object()
 """What :meth:`Config.find` returns where a file has none of the keys (null is a value)."""
@@ -54,7 +60,7 @@ class Config:
 
     def count(self, name: str, value: object, what: str, minimum: int = 1) -> int:
         """Return ``value`` as a positive integer below the limit for ``what``, else refuse it."""
-        limit = LIMITS.get(what, WIDTH_LIMIT)
+        limit = LIMITS.get(what, LIMITS["width"])
         whole = isinstance(value, float) and value.is_integer()
         if isinstance(value, bool) or not (isinstance(value, int) or whole):
             self.refuse(name, value, f"an integer between {minimum} and {limit:,}")

@@ -28,12 +28,19 @@ def _listed(reading: Reading, layer_types: Any, window: int) -> Windows:
     return compact(window if name == "sliding_attention" else None for name in layer_types)
 
 
+def _window(reading: Reading, default: int | None) -> int | None:
+    """Return ``sliding_window``: absent means the class default, null means none."""
+    name, value = reading.config.find(("sliding_window",))
+    if value is MISSING or value is None:
+        return default if value is MISSING else None
+    return reading.config.count(name, value, "rows")
+
+
 def windowed(is_sliding: IsSliding, default: int | None = None) -> Rule:
     """Return a rule: ``sliding_window`` on the layers that ``layer_types``, or else ``is_sliding``, names."""
-    width = optional_size("sliding_window", default=default, what="rows")
 
     def read(reading: Reading) -> Windows:
-        window = width(reading)
+        window = _window(reading, default)
         if window is None:
             return (None,)
         _, layer_types = reading.config.find(("layer_types",))

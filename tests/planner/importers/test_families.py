@@ -1,0 +1,218 @@
+"""Published files and framework classes agree with the tables, to the last parameter."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.costmodels.operators import Attention
+from meshwright.planner.graph import ModelGraph
+from meshwright.planner.importers import load_model
+from meshwright.planner.importers.config import Config, ModelConfigError
+from meshwright.planner.importers.families import FAMILIES
+from meshwright.planner.importers.hf import model_from_config
+
+DATA = Path(__file__).parents[2] / "data"
+FILES = DATA / "hf_configs"
+EXPECTED = list(csv.DictReader((FILES / "expected.csv").read_text().splitlines()))
+COUNTS = json.loads((DATA / "parameter_counts.json").read_text())["cases"]
+LLAMA = json.loads((FILES / "Llama-3.1-8B.json").read_text())
+
+
+def graph_of(values: dict[str, Any]) -> ModelGraph:
+    return model_from_config(Config("test", values), "test")
+
+
+def windows_of(graph: ModelGraph) -> list[int | None]:
+    """Return the attention window of each block, in order."""
+    kinds = [graph.kinds[graph.layer_kinds[i]] for i in graph.block_layers]
+    return [op.window for kind in kinds for op in kind.operators if isinstance(op, Attention)]
+
+
+@pytest.mark.parametrize("row", EXPECTED, ids=lambda row: row["file"])
+def test_published_file_has_its_counted_parameters(row: dict[str, str]) -> None:
+    assert load_model(FILES / row["file"]).parameters == int(row["parameters"])
+
+
+def test_every_published_file_is_counted() -> None:
+    assert {f.name for f in FILES.glob("*.json")} == {row["file"] for row in EXPECTED}
+
+
+@pytest.mark.parametrize(
+    "case", COUNTS, ids=lambda c: f"{c['model_type']}-{len(c['config'])}-{c['parameters']}"
+)
+def test_count_equals_the_one_seen_in_the_framework(case: dict[str, Any]) -> None:
+    graph = graph_of({"model_type": case["model_type"], **case["config"]})
+    assert graph.parameters == case["parameters"]
+    assert graph.block_class == case["block"]
+
+
+def test_each_family_is_counted_from_defaults_and_altered() -> None:
+    # These exist only as code beside a model: published files or presets count them instead.
+    beside = {"qwen", "chatglm", "baichuan", "internlm", "internlm2", "internlm3", "phi3small"}
+    seen = {t: [c for c in COUNTS if c["model_type"] == t] for t in FAMILIES}
+    assert {t for t, cases in seen.items() if len(cases) < 2} == beside
+
+
+@pytest.mark.parametrize("file", sorted((FILES / "refused").glob("*.json")), ids=lambda f: f.stem)
+def test_other_architectures_are_refused_by_name(file: Path) -> None:
+    with pytest.raises(ModelConfigError, match=r" is (an? )?[a-z-]+ .* is set") as caught:
+        load_model(file)
+    model_type = json.loads(file.read_text()).get("model_type", "none")
+    assert repr(model_type) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_experts", 8), ("kv_lora_rank", 512), ("is_encoder_decoder", True), ("vision_config", {"a": 1})],
+)
+def test_a_marker_turns_even_a_known_family_away(key: str, value: object) -> None:
+    with pytest.raises(ModelConfigError, match=key):
+        graph_of({**LLAMA, key: value})
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_experts", 0), ("num_experts", 1), ("kv_lora_rank", None)])
+def test_a_marker_that_says_no_is_no_marker(key: str, value: object) -> None:
+    assert graph_of({**LLAMA, key: value}).parameters == 8_030_261_248
+
+
+def test_unknown_family_with_all_keys_is_planned_as_llama_and_says_so() -> None:
+    graph = graph_of({**LLAMA, "model_type": "brandnew"})
+    assert graph.parameters == 8_030_261_248
+    assert any("brandnew" in note and "Llama-like" in note for note in graph.notes)
+
+
+def test_other_spellings_of_the_keys_suffice() -> None:
+    spelled = {"d_model": 64, "n_layers": 2, "n_heads": 4, "ffn_dim": 128, "vocab_size": 100}
+    plain = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    assert (
+        graph_of(spelled).parameters
+        == graph_of({**plain, "intermediate_size": 128, "vocab_size": 100}).parameters
+    )
+
+
+def test_unknown_family_names_all_missing_keys_at_once() -> None:
+    with pytest.raises(ModelConfigError) as caught:
+        graph_of({"model_type": "brandnew", "num_attention_heads": 8})
+    for key in ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size"):
+        assert key in str(caught.value)
+    assert "num_attention_heads" not in str(caught.value)
+
+
+def test_sizes_taken_from_class_defaults_are_noted() -> None:
+    graph = graph_of({k: v for k, v in LLAMA.items() if k != "vocab_size"})
+    assert graph.vocab_size == 32_000
+    assert any("vocab_size" in note and "32,000" in note for note in graph.notes)
+    assert graph_of(LLAMA).notes == ()
+
+
+def test_null_key_value_heads_mean_one_for_each_head() -> None:
+    # Absent, the class default of Mistral is 8.
+    base = {"model_type": "mistral", "num_attention_heads": 16}
+    assert graph_of({**base, "num_key_value_heads": None}).attributes["kv_heads"] == 16
+    assert graph_of(base).attributes["kv_heads"] == 8
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"model_type": "mistral", "sliding_window": 64}, [64] * 4),
+        ({"model_type": "mistral", "sliding_window": None}, [None] * 4),
+        ({"model_type": "gemma2", "sliding_window": 64}, [64, None, 64, None]),
+        (
+            {"model_type": "gemma3_text", "sliding_window": 64, "sliding_window_pattern": 3},
+            [64, 64, None, 64],
+        ),
+        ({"model_type": "cohere2", "sliding_window": 64}, [64, 64, 64, None]),
+        ({"model_type": "qwen2", "sliding_window": 64, "max_window_layers": 3}, [None] * 4),
+        (
+            {"model_type": "qwen2", "sliding_window": 64, "max_window_layers": 3, "use_sliding_window": True},
+            [None, None, None, 64],
+        ),
+        (
+            {"model_type": "smollm3", "sliding_window": 64, "use_sliding_window": True},
+            [None, None, None, 64],
+        ),
+        (
+            {
+                "model_type": "gemma2",
+                "sliding_window": 64,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"],
+            },
+            [None, 64, None, None],
+        ),
+        ({"model_type": "gpt_neo", "num_layers": 4, "window_size": 64}, [None, 64, None, 64]),
+        (
+            {"model_type": "gpt_neo", "num_layers": 4, "attention_types": [[["local"], 4]], "window_size": 9},
+            [9] * 4,
+        ),
+    ],
+    ids=lambda v: str(v)[:60],
+)
+def test_windows_follow_the_family(values: dict[str, Any], expected: list[int | None]) -> None:
+    assert windows_of(graph_of({"num_hidden_layers": 4, **values})) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("layer_types", ["full_attention"]),
+        ("layer_types", ["mamba"] * 26),
+        ("layer_types", "full_attention"),
+        ("sliding_window", -1),
+    ],
+)
+def test_windows_that_make_no_sense_are_refused(key: str, value: object) -> None:
+    with pytest.raises(ModelConfigError, match=key):
+        graph_of({"model_type": "gemma2", key: value})
+
+
+@pytest.mark.parametrize("types", [7, [["global"]], [[["global"], "x"]], [[3, 4]]])
+def test_attention_types_that_make_no_sense_are_refused(types: object) -> None:
+    with pytest.raises(ModelConfigError, match="attention_types"):
+        graph_of({"model_type": "gpt_neo", "attention_types": types})
+
+
+def test_text_part_of_gemma3_is_planned_with_a_note() -> None:
+    graph = load_model(FILES / "Gemma-3-27B.json")
+    assert graph.family == "gemma3_text"
+    assert any("vision tower" in note for note in graph.notes)
+    assert [graph.kinds[k].name for k in graph.layer_kinds[1:8]] == ["decoder.sliding"] * 5 + [
+        "decoder.global",
+        "decoder.sliding",
+    ]
+
+
+def test_yi_and_its_like_are_read_as_llama() -> None:
+    graph = graph_of({**LLAMA, "model_type": "Yi"})
+    assert (graph.family, graph.block_class, graph.notes) == ("llama", "LlamaDecoderLayer", ())
+
+
+def test_qwen_counts_half_its_intermediate_size_for_each_branch() -> None:
+    # Qwen-7B, 7,721,324,544 parameters on its model card.
+    assert graph_of({"model_type": "qwen"}).parameters == 7_721_324_544
+
+
+def test_phi3_small_has_its_published_size() -> None:
+    graph = graph_of({"model_type": "phi3small"})
+    assert graph.parameters == 7_392_272_384
+    assert any("block-sparse" in note for note in graph.notes)
+
+
+def test_internlm_has_biases_on_attention_and_internlm3_only_where_told() -> None:
+    # InternLM-7B: 32 x 4 x 4,096 bias parameters more than a Llama of its shape.
+    bias = graph_of({"model_type": "internlm", "vocab_size": 103168}).parameters
+    assert (
+        bias - graph_of({"model_type": "internlm", "vocab_size": 103168, "bias": False}).parameters
+        == 32 * 4 * 4096
+    )
+    plain = graph_of({"model_type": "internlm3"}).parameters
+    assert graph_of({"model_type": "internlm3", "qkv_bias": True}).parameters - plain == 32 * 3 * 4096
+
+
+def test_baichuan_positions_follow_the_key_that_13b_lacks() -> None:
+    assert graph_of({"model_type": "baichuan", "model_max_length": 4096}).attributes["positions"] == "alibi"
+    with_key = graph_of({"model_type": "baichuan", "max_position_embeddings": 4096})
+    assert with_key.attributes["positions"] == "rotary"

@@ -1,0 +1,49 @@
+"""Built-in models: their sizes give the published counts."""
+
+import json
+
+import pytest
+
+from meshwright.hardware.errors import UnknownNameError
+from meshwright.planner.importers import PRESETS, load_model, preset_names
+
+PUBLISHED = {
+    file.stem: values["_parameters"]
+    for file in PRESETS.glob("*.json")
+    if "_parameters" in (values := json.loads(file.read_text()))
+}
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_preset_has_its_published_parameters(name: str) -> None:
+    assert load_model(name).parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("gpt3-175b", 174.6), ("gpt-22b", 22.07), ("gpt-530b", 529.6), ("gpt-1t", 1008.0), ("opt-175b", 174.6)],
+)
+def test_papers_sizes(name: str, billions: float) -> None:
+    # arXiv 2205.05198, table 3 (22B, 175B, 530B, 1T; equation of arXiv 2104.04473, section 5.1).
+    assert load_model(name).parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_needs_no_assumption_and_names_its_source(name: str) -> None:
+    assert load_model(name).notes == ()
+    assert json.loads((PRESETS / f"{name}.json").read_text())["_source"]
+
+
+def test_names_are_found_in_any_case() -> None:
+    assert load_model("Llama-3.1-8B") == load_model("llama-3.1-8b")
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8", "", "no/such/folder", "a" * 5000, "nul\0byte"])
+def test_unknown_name_says_what_could_be_meant(name: str) -> None:
+    with pytest.raises(UnknownNameError, match=r"config\.json.*YAML"):
+        load_model(name)
+
+
+def test_near_names_are_offered() -> None:
+    with pytest.raises(UnknownNameError, match=r"did you mean.*llama-3\.1-8b"):
+        load_model("llama3.1-8b")

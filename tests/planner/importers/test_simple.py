@@ -1,0 +1,89 @@
+"""Our own short form: the fields of a decoder in YAML."""
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.planner.importers import load_model
+from meshwright.planner.importers.config import ModelConfigError
+
+LLAMA = "{hidden: 4096, layers: 32, heads: 32, kv_heads: 8, ffn: 14336, vocab: 128256"
+
+
+def yaml_file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_llama_in_one_line(tmp_path: Path) -> None:
+    graph = load_model(yaml_file(tmp_path, LLAMA + "}"))
+    assert (graph.name, graph.family) == ("mine", "yaml")
+    assert graph.kinds == load_model("llama-3.1-8b").kinds
+
+
+def test_switches_reach_the_graph(tmp_path: Path) -> None:
+    text = LLAMA + ", tied: true, gated: false, windows: [64, null], norms: [pre_attention], parallel: true, "
+    text += (
+        "attention_dropout: 0.1, embedding_dim: 512, positions: learned, position_rows: 100, qk_norm: head, "
+    )
+    text += "max_sequence_length: 100}"
+    graph = load_model(yaml_file(tmp_path, text))
+    names = {op.name for kind in graph.kinds for op in kind.operators}
+    assert {"project_in", "project_out", "positions", "qk_norm", "up"} <= names
+    assert "rotary" not in names
+    assert [graph.kinds[k].name for k in graph.layer_kinds[1:3]] == ["decoder.sliding", "decoder.global"]
+    assert graph.tied == ((0, 33),)
+    assert graph.max_sequence_length == 100
+
+
+def test_a_config_in_yaml_is_a_config(tmp_path: Path) -> None:
+    text = "{model_type: gpt2, n_layer: 24, n_embd: 1024, n_head: 16}"
+    assert load_model(yaml_file(tmp_path, text)).parameters == 354_823_168
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", "mapping"),
+        ("[1, 2]", "mapping"),
+        ("{a: [}", "not valid YAML"),
+        ("[" * 5000, "not valid YAML"),
+        ("!!python/object/apply:os.system ['true']", "not valid YAML"),
+        ("{hidden: 64}", "layers, heads, ffn, vocab"),
+        (LLAMA + ", hiden: 3, 7: 8}", "hiden, 7.*known: hidden"),
+        (LLAMA + ", layers: many}", "layers"),
+        (LLAMA + ", gated: 1}", "gated"),
+        (LLAMA + ", hidden_dropout: 2}", "hidden_dropout"),
+        (LLAMA + ", positions: spiral}", "positions"),
+        (LLAMA + ", qk_norm: [head]}", "qk_norm.*null"),
+        (LLAMA + ", norms: pre_mlp}", "norms"),
+        (LLAMA + ", norms: [middle]}", "norms"),
+        (LLAMA + ", windows: []}", "windows"),
+        (LLAMA + ", windows: [0]}", "windows"),
+        (LLAMA + ", position_rows: null}", "position_rows"),
+        (LLAMA + ", positions: learned}", "position_rows"),
+        (LLAMA + ", max_sequence_length: 0}", "max_sequence_length"),
+        (LLAMA + ", embedding_dim: 0}", "embedding_dim"),
+        ("{hidden: 65, layers: 1, heads: 4, ffn: 8, vocab: 9}", "head_dim"),
+        ("{hidden: 64, layers: 1, heads: 4, kv_heads: 3, ffn: 8, vocab: 9}", "key/value heads"),
+        ("{hidden: 1, layers: 1, heads: 1, ffn: 101, vocab: 9}", "ffn"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nhidden: &c [*b, *b]\nwindows: *c", "unknown fields a, b"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, names: str) -> None:
+    with pytest.raises(ModelConfigError, match=names):
+        load_model(yaml_file(tmp_path, text))
+
+
+def test_aliases_that_grow_without_bound_stay_a_short_message(tmp_path: Path) -> None:
+    lines = ["hidden: &l0 [1, 1]"] + [f"f{i}: &l{i} [*l{i - 1}, *l{i - 1}]" for i in range(1, 40)]
+    text = "\n".join(lines).replace("f39:", "windows:") + "\n"
+    with pytest.raises(ModelConfigError) as caught:
+        load_model(yaml_file(tmp_path, text))
+    assert len(str(caught.value)) < 2000
+
+
+def test_a_long_yaml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelConfigError, match="at most"):
+        load_model(yaml_file(tmp_path, "#" * 70_000))
