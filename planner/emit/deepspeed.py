@@ -32,7 +32,8 @@ OPTIMIZERS: Final[dict[str, dict[str, Any]]] = {
     },
     "sgd": {"optimizer": {"type": "SGD", "params": _SGD}, "zero_allow_untested_optimizer": True},
 }
-ARGUMENTS: Final = ' --deepspeed --deepspeed_config "$HERE/ds_config.json"'
+ARGUMENTS: Final = '"${CONFIG_OPTION:---deepspeed_config}" "$HERE/ds_config.json" '
+"""DeepSpeed's own option; a transformers Trainer calls the same thing ``--deepspeed``."""
 OVERLAP_BUCKETS: Final = 4.5
 """With ``overlap_comm`` DeepSpeed holds 4.5 times the two bucket sizes (its documentation)."""
 
@@ -135,9 +136,9 @@ def emit(problem: Problem, plan: Plan, script: str) -> dict[str, str]:
 def script(problem: Problem, plan: Plan) -> list[str]:
     """Return what the script must do."""
     notes = [
-        "Hand `--deepspeed_config` to `deepspeed.initialize(config=...)`, or with a Trainer use "
-        '`TrainingArguments(output_dir=..., deepspeed="ds_config.json", **training_args)`; optimizer values '
-        "stand in both files and must agree."
+        "Hand `--deepspeed_config` to `deepspeed.initialize(config=...)`. With a Trainer that parses its "
+        "arguments launch with `CONFIG_OPTION=--deepspeed`; otherwise use `TrainingArguments(output_dir=..., "
+        'deepspeed="ds_config.json", **training_args)`. Optimizer values stand in both files and must agree.'
     ]
     if "full" in plan.recompute:
         notes.append(

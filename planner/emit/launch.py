@@ -18,21 +18,22 @@ HEAD: Final = """\
 # Arguments are handed on to the training script.
 set -euo pipefail
 
-HERE="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
+HERE="$(CDPATH='' cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" && pwd)"
 DEFAULT_SCRIPT={script}
 TRAIN_SCRIPT="${{TRAIN_SCRIPT:-$DEFAULT_SCRIPT}}"
 MASTER_ADDR="${{MASTER_ADDR:-{master}}}"
 MASTER_PORT="${{MASTER_PORT:-{port}}}"
 """
-NODE: Final = """\
-NODE_RANK="${{NODE_RANK:-${{SLURM_NODEID:-0}}}}"
+PROCESSES: Final = """
 NNODES={hosts}
 NPROC_PER_NODE={per_host}
 """
-LAST_NODE: Final = """\
+LAST_PROCESSES: Final = """\
 if (( NODE_RANK == NNODES - 1 )); then NPROC_PER_NODE={last}; fi # the plan ends within the last host
 """
-EXPORTS: Final = """
+EXPORTS: Final = """\
+NODE_RANK="${{NODE_RANK:-${{SLURM_NODEID:-0}}}}"
+
 export MESHWRIGHT_PLAN="$HERE/plan.json"
 export MESHWRIGHT_TP={tp} MESHWRIGHT_PP={pp} MESHWRIGHT_DP={dp}
 """
@@ -40,7 +41,7 @@ TORCHRUN: Final = """
 exec torchrun \\
   --nnodes="$NNODES" --nproc-per-node="$NPROC_PER_NODE" --node-rank="$NODE_RANK" \\
   --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \\
-  "$TRAIN_SCRIPT"{arguments} "$@"
+  "$TRAIN_SCRIPT" {arguments}"$@"
 """
 ACCELERATE: Final = """
 exec accelerate launch --config_file "$HERE/accelerate.yaml" \\
@@ -49,7 +50,7 @@ exec accelerate launch --config_file "$HERE/accelerate.yaml" \\
 """
 DEEPSPEED_ONE_HOST: Final = """
 exec deepspeed --num_gpus={per_host} --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\
-  "$TRAIN_SCRIPT"{arguments} "$@"
+  "$TRAIN_SCRIPT" {arguments}"$@"
 """
 DEEPSPEED_HOSTS: Final = """
 # DeepSpeed hands the command to a shell on each host without quoting it.
@@ -61,7 +62,7 @@ case "$HERE$TRAIN_SCRIPT" in
 esac
 
 exec deepspeed --hostfile "$HERE/hostfile" --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \\
-  "$TRAIN_SCRIPT"{arguments} "$@"
+  "$TRAIN_SCRIPT" {arguments}"$@"
 """
 SBATCH: Final = """\
 #!/usr/bin/env bash
@@ -112,13 +113,17 @@ def lay_out(problem: Problem, plan: Plan) -> Hosts:
 def torchrun(problem: Problem, plan: Plan, script: str, arguments: str = "") -> str:
     """Return the script that starts one host's processes with torchrun; run it on every host."""
     title = "Starts this host's processes with torchrun; run it on every host with its NODE_RANK."
-    return _node_script(problem, plan, script, title) + TORCHRUN.format(arguments=arguments)
+    hosts = lay_out(problem, plan)
+    processes = PROCESSES.format(hosts=hosts.count, per_host=hosts.per_host)
+    if hosts.last != hosts.per_host:
+        processes += LAST_PROCESSES.format(last=hosts.last)
+    return _node_head(hosts, plan, script, title) + processes + TORCHRUN.format(arguments=arguments)
 
 
 def accelerate(problem: Problem, plan: Plan, script: str) -> str:
     """Return the script that starts one host's processes with ``accelerate launch``."""
     title = "Starts this host's processes with Accelerate; run it on every host with its NODE_RANK."
-    return _node_script(problem, plan, script, title) + ACCELERATE
+    return _node_head(lay_out(problem, plan), plan, script, title) + ACCELERATE
 
 
 def deepspeed(problem: Problem, plan: Plan, script: str, arguments: str = "") -> str:
@@ -155,9 +160,5 @@ def _head(hosts: Hosts, script: str, title: str) -> str:
     return HEAD.format(title=title, script=quoted_script(script), master=master, port=PORT)
 
 
-def _node_script(problem: Problem, plan: Plan, script: str, title: str) -> str:
-    hosts = lay_out(problem, plan)
-    node = NODE.format(hosts=hosts.count, per_host=hosts.per_host)
-    if hosts.last != hosts.per_host:
-        node += LAST_NODE.format(last=hosts.last)
-    return _head(hosts, script, title) + node + EXPORTS.format(tp=plan.tp, pp=plan.pp, dp=plan.dp)
+def _node_head(hosts: Hosts, plan: Plan, script: str, title: str) -> str:
+    return _head(hosts, script, title) + EXPORTS.format(tp=plan.tp, pp=plan.pp, dp=plan.dp)

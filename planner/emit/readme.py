@@ -42,7 +42,9 @@ def _decisions(plan: Plan) -> list[str]:
         f"global batch: {plan.global_batch_size} sequences of {plan.sequence_length} tokens = dp {plan.dp} "
         f"x micro-batch {plan.micro_batch_size} x {plan.num_microbatches} passes",
         f"precision {plan.precision}, optimizer {plan.optimizer}, loss {plan.loss}, profile {plan.profile}",
-        "recompute: " + ", ".join(f"{mode} on {count} layers" for mode, count in modes.items()),
+        "recompute: "
+        + ", ".join(f"{mode} on {count} layers" for mode, count in modes.items())
+        + " (embedding and head included)",
     ]
 
 

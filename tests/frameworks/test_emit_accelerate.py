@@ -1,0 +1,167 @@
+"""The emitted Accelerate files before Accelerate's own classes, and a real FSDP2 step on two gloo processes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshwright.planner.emit.registry import emit
+from meshwright.planner.emit.write import write_plan
+from tests.planner.emit.cases import FULL_ZERO3, case
+
+accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+
+CASES = {
+    "zero-2": ({}, {"zero_stage": 2}),
+    "full": ({}, FULL_ZERO3),
+    "fp16": ({"precision": "fp16"}, {"micro_batch_size": 4}),
+    "fp32-sgd": ({"precision": "fp32", "optimizer": "sgd"}, {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_accelerate_reads_the_plan_s_decisions(name: str, tmp_path: Path) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.utils import DistributedType
+
+    job, strategy = CASES[name]
+    problem, plan = case("fsdp", job=job, **strategy)
+    write_plan(problem, plan, tmp_path / "out")
+    parsed = load_config_from_file(str(tmp_path / "out" / "accelerate.yaml"))
+    assert parsed.distributed_type == DistributedType.FSDP
+    assert (parsed.num_processes, parsed.num_machines) == (plan.num_devices, 2)
+    assert parsed.mixed_precision == {"fp32": "no"}.get(plan.precision, plan.precision)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_fsdp_key_is_an_option_of_accelerate(name: str) -> None:
+    # Unknown keys in fsdp_config are accepted in silence.
+    import yaml
+    from accelerate.commands.launch import launch_command_parser
+
+    job, strategy = CASES[name]
+    config = yaml.safe_load(emit(*case("fsdp", job=job, **strategy))["accelerate.yaml"])
+    known = {action.dest for action in launch_command_parser()._actions}
+    assert set(config["fsdp_config"]) <= known
+    assert len(config["fsdp_config"]) >= 6
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_plugin_gets_the_plan_s_sharding(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    job, strategy = CASES[name]
+    problem, plan = case("fsdp", job=job, **strategy)
+    write_plan(problem, plan, tmp_path / "out")
+    given = ["--config_file", str(tmp_path / "out" / "accelerate.yaml"), "--machine_rank", "1"]
+    given += ["--main_process_ip", "head", "--main_process_port", "29511", "train.py"]
+    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(given))
+    for key, value in prepare_multi_gpu_env(args).items():
+        monkeypatch.setenv(key, value)
+    assert (args.nproc_per_node, args.nnodes, args.node_rank) == ("8", "2", "1")
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is (plan.zero_stage == 3)
+    assert plugin.activation_checkpointing is ("full" in plan.recompute)
+    assert plugin.transformer_cls_names_to_wrap == ["LlamaDecoderLayer"]
+    assert not plugin.cpu_offload or plugin.cpu_offload.offload_params is False
+
+
+def test_the_trainer_takes_the_arguments() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+    problem, plan = case("fsdp", micro_batch_size=2)
+    values = json.loads(emit(problem, plan)["training_args.json"])
+    arguments = transformers.TrainingArguments(output_dir="unused", use_cpu=True, **values)
+    per_step = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+    assert per_step * plan.dp == plan.global_batch_size
+    assert arguments.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
+
+
+def test_the_decoder_class_is_in_the_framework() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    from tests.planner.emit.cases import model
+
+    assert model().block_class in transformers.LlamaForCausalLM._no_split_modules
+
+
+TRAIN = """
+import json, os, sys
+import torch, accelerate.state as state
+from accelerate.utils import DistributedType
+# Stock Accelerate starts CPU processes that do not shard, and says nothing: make gloo count as GPUs.
+state.PartialState._prepare_backend = lambda self, *a, **k: ("gloo", DistributedType.MULTI_GPU)
+def on_cpu(self): self.device = torch.device("cpu")
+state.PartialState.set_device = on_cpu
+from accelerate import Accelerator
+from accelerate.utils import GradientAccumulationPlugin
+from transformers import LlamaConfig, LlamaForCausalLM
+given = json.load(open(sys.argv[1]))
+passes = given["gradient_accumulation_steps"]
+kwargs = given["accelerator_config"]["gradient_accumulation_kwargs"]
+accelerator = Accelerator(gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=passes, **kwargs))
+torch.manual_seed(0)
+model = LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, vocab_size=128, use_cache=False))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+model, optimizer = accelerator.prepare(model, optimizer)
+torch.manual_seed(accelerator.process_index)
+x = torch.randint(0, 128, (given["per_device_train_batch_size"], 32))
+losses, whole = [], 0
+for _ in range(6 * passes):
+    with accelerator.accumulate(model):
+        loss = model(input_ids=x, labels=x).loss
+        accelerator.backward(loss)
+        whole += sum(p.grad is None or type(p.grad).__name__ != "DTensor" for p in model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+    losses.append(loss.item())
+if accelerator.is_main_process:
+    names = [type(m).__name__ for m in model.modules()]
+    seen = {"type": str(accelerator.distributed_type), "losses": losses, "whole_gradients": whole,
+            "parameters": sorted({type(p).__name__ for p in model.parameters()}),
+            "dtypes": sorted({str(p.dtype) for p in model.parameters()}),
+            "sharded_blocks": names.count("FSDPLlamaDecoderLayer"), "checkpointed": names.count("CheckpointWrapper"),
+            "processes": accelerator.num_processes}
+    open("seen.json", "w").write(json.dumps(seen))
+accelerator.end_training()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "recompute"), [(2, "none"), (3, "full")])
+def test_a_model_trains_sharded_from_the_emitted_folder(stage: int, recompute: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    job = {"global_batch_size": 8, "allow_idle": True}
+    strategy = {"dp": 2, "micro_batch_size": 2, "zero_stage": stage, "recompute": recompute}
+    write_plan(*case("fsdp", "dgx-h100:1", job=job, **strategy), tmp_path / "out")
+    (tmp_path / "train.py").write_text(TRAIN)
+    done = subprocess.run(
+        ["bash", "out/launch.sh", "out/training_args.json"],
+        cwd=tmp_path,
+        env={
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "MASTER_PORT": str(29610 + stage),
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    # An exit code of zero proves nothing: the parameters must be shards, each block its own group.
+    assert seen["type"].endswith("FSDP") and seen["processes"] == 2
+    assert seen["parameters"] == ["DTensor"] and seen["dtypes"] == ["torch.float32"]
+    assert seen["sharded_blocks"] == (0 if recompute == "full" else 2)
+    assert seen["checkpointed"] == (2 if recompute == "full" else 0)
+    assert seen["whole_gradients"] == 0
+    assert seen["losses"][-1] < seen["losses"][0]

@@ -1,0 +1,180 @@
+"""The emitted DeepSpeed files before DeepSpeed's own parsers and engine (on CPU, two gloo processes)."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshwright.planner.emit.registry import emit
+from meshwright.planner.emit.write import write_plan
+from tests.planner.emit.cases import FULL_ZERO3, case
+
+deepspeed = pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+
+CASES = {
+    **{f"zero-{stage}": ({}, {"zero_stage": stage}) for stage in range(4)},
+    "full": ({}, FULL_ZERO3),
+    "fp16": ({"precision": "fp16"}, {"micro_batch_size": 4}),
+    "fp32-sgd": ({"precision": "fp32", "optimizer": "sgd"}, {"zero_stage": 2}),
+    "pure-bf16-momentum": ({"precision": "pure-bf16", "optimizer": "momentum"}, {"zero_stage": 3}),
+    "tf32-adam": ({"precision": "tf32", "optimizer": "adam"}, {"zero_stage": 1}),
+}
+
+
+class World:
+    """What DeepSpeed asks for the data-parallel degree where no processes run."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def get_data_parallel_world_size(self) -> int:
+        return self.size
+
+
+def parse(config: dict, dp: int):
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    return DeepSpeedConfig(config, mpu=World(dp))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_deepspeed_reads_the_plan_s_decisions(name: str) -> None:
+    job, strategy = CASES[name]
+    problem, plan = case("deepspeed", job=job, **strategy)
+    parsed = parse(json.loads(emit(problem, plan)["ds_config.json"]), plan.dp)
+    assert parsed.train_batch_size == plan.global_batch_size
+    assert parsed.train_micro_batch_size_per_gpu == plan.micro_batch_size
+    assert parsed.gradient_accumulation_steps == plan.num_microbatches
+    assert parsed.zero_optimization_stage == plan.zero_stage
+    assert parsed.bfloat16_config.enabled == (plan.precision in ("bf16", "pure-bf16"))
+    assert parsed.float16_config.enabled == (plan.precision == "fp16")
+    checkpoints = parsed.activation_checkpointing_config.number_checkpoints
+    assert checkpoints == (32 if "full" in plan.recompute else None)
+
+
+def test_deepspeed_itself_refuses_another_product() -> None:
+    problem, plan = case("deepspeed")
+    with pytest.raises(AssertionError, match="batch"):
+        parse(json.loads(emit(problem, plan)["ds_config.json"]), plan.dp + 1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_key_is_one_that_deepspeed_reads(name: str) -> None:
+    # Unknown keys at the top level and in an optimizer's parameters are accepted in silence.
+    from deepspeed.runtime import constants
+    from deepspeed.runtime.activation_checkpointing import config as checkpointing
+    from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+    def words(module) -> set[str]:
+        return {v for v in vars(module).values() if isinstance(v, str)}
+
+    def names(model) -> set[str]:
+        fields = model.model_fields
+        return set(fields) | {f.alias for f in fields.values() if f.alias}
+
+    job, strategy = CASES[name]
+    config = json.loads(emit(*case("deepspeed", job=job, **strategy))["ds_config.json"])
+    assert set(config) <= words(constants) | {"zero_optimization", "bf16", "fp16", "activation_checkpointing"}
+    assert set(config["zero_optimization"]) <= names(DeepSpeedZeroConfig)
+    assert set(config.get("bf16", {})) <= names(DeepSpeedBF16Config)
+    assert set(config.get("fp16", {})) <= names(DeepSpeedFP16Config)
+    assert set(config.get("activation_checkpointing", {})) <= words(checkpointing)
+
+
+def test_hostfile_is_read_back(tmp_path: Path) -> None:
+    from deepspeed.launcher.runner import fetch_hostfile
+
+    problem, plan = case("deepspeed", "dgx-h100:4", job={"allow_idle": True, "global_batch_size": 30}, dp=30)
+    write_plan(problem, plan, tmp_path / "out")
+    pool = fetch_hostfile(str(tmp_path / "out" / "hostfile"))
+    assert list(pool.items()) == [("node0", 8), ("node1", 8), ("node2", 8), ("node3", 6)]
+
+
+@pytest.mark.parametrize("machines", ["dgx-h100:1", "dgx-h100:2"])
+def test_deepspeed_s_launcher_knows_the_options(machines: str) -> None:
+    from deepspeed.launcher.runner import parse_args
+
+    text = emit(*case("deepspeed", machines))["launch.sh"]
+    options = re.findall(r" (--[a-z_]+)[ =]", text.split("exec deepspeed")[1].split('"$TRAIN_SCRIPT"')[0])
+    assert len(options) == 3
+    values = {"--num_gpus": "8", "--master_port": "29500"}
+    parsed = parse_args(
+        [*(x for o in options for x in (o, values.get(o, "x"))), "train.py", "--deepspeed_config"]
+    )
+    assert parsed.user_script == "train.py"
+    assert parsed.user_args == ["--deepspeed_config"]
+
+
+def test_the_trainer_s_arguments_agree_with_the_json() -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    problem, plan = case("deepspeed", recompute="full")
+    files = emit(problem, plan)
+    values = json.loads(files["training_args.json"])
+    arguments = transformers.TrainingArguments(output_dir="unused", use_cpu=True, **values)
+    assert arguments.gradient_checkpointing is True
+    arguments.__dict__["_n_gpu"] = 1
+    config = HfTrainerDeepSpeedConfig(json.loads(files["ds_config.json"]))
+    one_process = {**config.config, "train_batch_size": plan.global_batch_size // plan.dp}
+    config.config = one_process
+    config.trainer_config_process(arguments)
+    assert config.mismatches == []
+
+
+TRAIN = """
+import argparse, json, torch, deepspeed
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else compiled for minutes
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--local_rank", type=int)
+args = parser.parse_args()
+config = json.load(open(args.deepspeed_config))
+config["optimizer"]["params"]["torch_adam"] = True  # the fused kernel needs a GPU
+deepspeed.init_distributed(dist_backend="gloo")
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(4)])
+engine, optimizer, _, _ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
+dtype = next(engine.module.parameters()).dtype
+torch.manual_seed(torch.distributed.get_rank())
+x = torch.randn(config["train_micro_batch_size_per_gpu"], 32, dtype=dtype)
+losses = []
+for _ in range(6 * config["gradient_accumulation_steps"]):
+    loss = engine(x).float().pow(2).mean()
+    engine.backward(loss)
+    engine.step()
+    losses.append(loss.item())
+if torch.distributed.get_rank() == 0:
+    seen = {"losses": losses, "stage": engine.zero_optimization_stage(), "steps": engine.global_steps,
+            "batch": engine.train_batch_size(), "dtype": str(dtype)}
+    open("seen.json", "w").write(json.dumps(seen))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_model_trains_from_the_emitted_folder(stage: int, tmp_path: Path) -> None:
+    # The launcher of the folder, the JSON of the folder: only the fused Adam kernel is replaced.
+    job = {"global_batch_size": 8, "allow_idle": True}
+    problem, plan = case("deepspeed", "dgx-h100:1", job=job, dp=2, micro_batch_size=2, zero_stage=stage)
+    write_plan(problem, plan, tmp_path / "out")
+    (tmp_path / "train.py").write_text(TRAIN)
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        ["bash", "out/launch_torchrun.sh"],
+        cwd=tmp_path,
+        env={"PATH": path, "HOME": str(tmp_path), "MASTER_PORT": str(29600 + stage), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert (seen["stage"], seen["batch"], seen["steps"]) == (stage, 8, 6)
+    assert seen["dtype"] == "torch.bfloat16"
+    assert seen["losses"][-1] < seen["losses"][0]

@@ -1,0 +1,121 @@
+"""Nothing inexpressible is dropped: every decision that a target has no word for is named."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from meshwright.hardware.errors import MeshwrightError, UnknownNameError
+from meshwright.planner.emit.registry import EMITTERS, able_targets, emit, inexpressible
+from meshwright.planner.job import Job
+from meshwright.planner.plan import Chunk
+from meshwright.planner.problem import Problem
+from meshwright.planner.target import TARGETS
+from tests.planner.emit.cases import case, cluster, model
+from tests.strategies import launchable
+
+
+def test_every_target_has_an_emitter() -> None:
+    assert set(EMITTERS) == set(TARGETS)
+
+
+@given(launchable())
+@settings(max_examples=40, deadline=None)
+def test_a_legal_plan_is_expressible_and_its_batch_adds_up(drawn) -> None:
+    problem, plan = drawn
+    assert inexpressible(problem, plan) == []
+    assert plan.dp * plan.micro_batch_size * plan.num_microbatches == problem.job.global_batch_size
+
+
+BEYOND_BOTH = {
+    "tp=2": {"tp": 2, "dp": 8, "num_microbatches": 16},
+    "vpp=2": {"vpp": 2, "chunks": (Chunk(0, 0, 17), Chunk(0, 17, 34))},
+    "pp=2": {
+        "pp": 2,
+        "dp": 8,
+        "num_microbatches": 16,
+        "chunks": (Chunk(0, 0, 17), Chunk(1, 17, 34)),
+    },
+    "sequence_parallel=true": {"sequence_parallel": True},
+    "schedule=gpipe": {"schedule": "gpipe"},
+    "recompute=full+none": {"recompute": ("none", "full", *["none"] * 32)},
+    "recompute=selective": {"recompute": ("none", *["selective"] * 32, "none")},
+    "recompute=full on layer 0": {"recompute": ("full",) * 34},
+    "recompute: 33 layers": {"recompute": ("none",) * 33},
+    "global_batch_size=100": {"global_batch_size": 100},
+    "tp x pp x dp=32": {"dp": 32, "num_microbatches": 4},
+    "precision=bf16-8bit": {"precision": "bf16-8bit"},
+    "chunks": {"chunks": (Chunk(0, 0, 16), Chunk(0, 17, 34))},
+}
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "fsdp"])
+@pytest.mark.parametrize("named", BEYOND_BOTH)
+def test_an_inexpressible_decision_is_named_alone_and_refused(target: str, named: str) -> None:
+    problem, plan = case(target, zero_stage=3)
+    wrong = replace(plan, **BEYOND_BOTH[named])
+    others = [m for m in inexpressible(problem, wrong) if not m.startswith(named)]
+    # pp > 1 makes ZeRO 3 wrong too: the target's own limit with a pipeline.
+    assert others == [m for m in others if m.startswith("zero_stage=3") and named == "pp=2"]
+    with pytest.raises(MeshwrightError, match=f"target {target} .*{named.replace('+', '.')}"):
+        emit(problem, wrong)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_fsdp_has_no_zero_0_and_1(stage: int) -> None:
+    problem, plan = case("deepspeed", zero_stage=stage)
+    assert inexpressible(problem, plan, "fsdp") == [f"zero_stage={stage}: only 2, 3"]
+    assert inexpressible(problem, plan, "deepspeed") == []
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+def test_fsdp_through_a_trainer_lacks_some_optimizers(optimizer: str) -> None:
+    problem, plan = case("fsdp", job={"optimizer": optimizer})
+    assert inexpressible(problem, plan) == [f"optimizer={optimizer}: only adamw, sgd"]
+    assert able_targets(problem, plan) == ["deepspeed"]
+
+
+def test_sixteen_bit_masters_need_zero_under_deepspeed() -> None:
+    problem, plan = case("deepspeed", job={"precision": "pure-bf16"}, zero_stage=0)
+    assert [m.split(":")[0] for m in inexpressible(problem, plan)] == ["precision=pure-bf16"]
+    assert inexpressible(problem, replace(plan, zero_stage=1)) == []
+
+
+def test_accelerate_cannot_fill_the_last_host_in_part() -> None:
+    problem, plan = case("fsdp", job={"allow_idle": True, "global_batch_size": 24}, dp=12)
+    assert [m.split(":")[0] for m in inexpressible(problem, plan)] == ["dp=12"]
+    assert able_targets(problem, plan) == ["deepspeed"]
+
+
+def test_fsdp_needs_the_class_of_the_decoder_layers() -> None:
+    problem, plan = case("fsdp")
+    nameless = replace(problem, model=replace(problem.model, block_class=None))
+    assert "unknown" in inexpressible(nameless, plan)[0]
+    assert able_targets(nameless, plan) == ["deepspeed"]
+
+
+def test_fsdp_on_cpus_would_silently_not_shard() -> None:
+    job = Job(global_batch_size=128, sequence_length=8192, target="fsdp")
+    problem = Problem(model(), cluster("cpu:1"), job)
+    plan = replace(case("fsdp", "dgx-h100:1")[1], dp=1, num_microbatches=128)
+    assert any("no FSDP" in m for m in inexpressible(problem, plan))
+
+
+def test_an_accelerator_without_the_framework_is_named() -> None:
+    problem, plan = case("fsdp", "dgx-h100:1")
+    device = problem.cluster.accelerator
+    bare = replace(device, support=replace(device.support, targets=frozenset({"pytorch"})))
+    problem = replace(problem, cluster=replace(problem.cluster, accelerator=bare))
+    assert inexpressible(problem, plan) == [f"cluster=dgx-h100:1: {device.name} runs pytorch, not fsdp"]
+    assert able_targets(problem, plan) == []
+
+
+def test_a_pipeline_is_for_any_framework_only() -> None:
+    problem, plan = case("any", tp=4, pp=2)
+    assert able_targets(problem, plan) == []
+    assert inexpressible(problem, replace(plan, zero_stage=3)) == ["zero_stage=3: only 0, 1 with a pipeline"]
+
+
+def test_unknown_target() -> None:
+    with pytest.raises(UnknownNameError, match="deepspeed"):
+        inexpressible(*case(), "deepsped")
