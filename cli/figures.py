@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from meshwright.hardware.units import bytes_to_gib, s_to_hours, s_to_ms, us_to_s
+from meshwright.hardware.units import bytes_to_gib, s_to_ms, us_to_s
 
 NONE = "–"
 
@@ -46,11 +46,6 @@ def hours(value: float | None) -> str:
     if value is None:
         return NONE
     return f"{value:,.1f} h" if value < 100 else f"{value:,.0f} h ({value / 24:,.1f} days)"
-
-
-def hours_of(value_s: float) -> str:
-    """Return seconds as hours."""
-    return hours(s_to_hours(value_s))
 
 
 def count(value: int | float) -> str:

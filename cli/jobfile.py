@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from meshwright.cli.figures import plural
 from meshwright.cli.pins import both, read_pins
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_yaml
@@ -234,7 +235,7 @@ def _sequences(job: Mapping[str, Any]) -> int:
     tokens = int(job["global_batch_tokens"])
     below: int = tokens // length
     if tokens % length:
-        near = [f"{n * length} ({n} sequences)" for n in (below, below + 1) if n]
+        near = [f"{n * length} ({plural(n, 'sequence')})" for n in (below, below + 1) if n]
         raise MeshwrightError(
             f"global_batch_tokens {tokens} is no multiple of sequence_length {length}; "
             f"nearest: {' and '.join(near)}"

@@ -11,6 +11,8 @@ import typer
 
 from meshwright.cli import options as o
 from meshwright.cli.errors import ExitCode, guarded
+from meshwright.cli.hardware import hardware
+from meshwright.cli.model import model
 
 app = typer.Typer(
     name="meshwright",
@@ -41,7 +43,8 @@ def root(
 
     \b
     Try:
-      meshwright solve --model llama-3.1-8b --cluster dgx-h100 --global-batch 128 --seq-len 8192
+      meshwright solve --model llama-3.1-8b --cluster dgx-h100 \\
+        --global-batch 128 --seq-len 8192
 
     \b
     Exit codes:
@@ -84,7 +87,7 @@ def solve(
     pins, allow_idle, time_limit_s and workers. Paths in it are relative to its folder.
 
     \b
-    Exit codes: 0 found, 2 bad input, 3 infeasible, 4 limit reached without a plan.
+    Exit codes: 0 found, 2 bad input, 3 infeasible, 4 limit without a plan.
     """  # noqa: D301  (\b keeps the lines)
     flags: dict[str, Any] = dict(locals())
     from meshwright.cli.solve import run
@@ -146,17 +149,8 @@ def targets(as_json: o.AsJson = False) -> ExitCode:
     return run(as_json=as_json)
 
 
-@app.command()
-def hardware(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Accelerator, node such as dgx-h100:16, or YAML.")
-    ] = None,
-    as_json: o.AsJson = False,
-) -> None:
-    """List accelerators, nodes and pods, or show one."""
-    from meshwright.cli.hardware import hardware as run
-
-    run(name, as_json=as_json)
+app.command()(model)
+app.command()(hardware)
 
 
 def main() -> None:

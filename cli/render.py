@@ -30,6 +30,9 @@ from meshwright.planner.result import Alternative, Estimate, Infeasibility, Resu
 BAR_WIDTH: Final = 24
 ITEM_WIDTH: Final = 22
 STAGE_WIDTH: Final = 9
+ASCII: Final = str.maketrans(
+    {"×": "x", "–": "-", "•": "*", "≤": "<", "µ": "u", **dict.fromkeys("█▏▎▍▌▋▊▉", "#")}
+)
 _STYLES: Final = {"OPTIMAL": "bold green", "FEASIBLE": "bold yellow"}
 
 
@@ -66,13 +69,13 @@ def estimate_page(estimate: Estimate, cluster: Cluster, width: int) -> Group:
 
 
 def show(console: Console, page: RenderableType) -> None:
-    """Print a page without the blanks that tables leave at the ends of lines when piped."""
-    if console.is_terminal:
-        console.print(page)
-        return
+    """Print a page without the blanks that tables leave at the ends of lines, in signs that can be shown."""
     with console.capture() as captured:
         console.print(page)
-    console.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+    text = "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
+    if not console.encoding.lower().startswith("utf"):
+        text = text.translate(ASCII)
+    console.file.write(text)
 
 
 def files_written(paths: Iterable[object]) -> Group:

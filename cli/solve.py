@@ -10,6 +10,7 @@ from meshwright.cli.jobfile import Request, read_request
 from meshwright.cli.progress import search_progress
 from meshwright.cli.render import files_written, result_page, show
 from meshwright.cli.tables import screen, write_json
+from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Result
 
@@ -24,6 +25,7 @@ CODES: Final = {
 def run(flags: Mapping[str, Any]) -> ExitCode:
     """Read the request, solve it, print the answer and write the files."""
     request = read_request(flags)
+    _check_output(flags["output"], force=flags["force"])
     quiet = bool(flags["quiet"])
     if request.strategy and not quiet:
         print("note: solve ignores the strategy of the job file; estimate prices it", file=sys.stderr)
@@ -50,6 +52,12 @@ def _search(problem: Problem, request: Request, *, quiet: bool) -> Result:
         return solve_problem(problem, progress=progress, **{k: v for k, v in limits.items() if v is not None})
 
 
+def _check_output(folder: Path | None, *, force: bool) -> None:
+    """Refuse before a long search what writing would refuse after it."""
+    if folder is not None and folder.is_dir() and any(folder.iterdir()) and not force:
+        raise MeshwrightError(f"output: {folder} is not empty; name a new folder, or use --force")
+
+
 def _write(problem: Problem, result: Result, flags: Mapping[str, Any]) -> list[str]:
     """Write the plan's files where asked, and return their paths."""
     folder: Path | None = flags["output"]
@@ -58,9 +66,7 @@ def _write(problem: Problem, result: Result, flags: Mapping[str, Any]) -> list[s
     if result.plan is None:
         print(printable(f"note: nothing written to {folder}: there is no plan"), file=sys.stderr)
         return []
-    from meshwright.planner.emit import write_plan
+    from meshwright.planner.emit.write import write_plan
 
-    return [
-        str(path)
-        for path in write_plan(problem, result, folder, force=flags["force"], script=flags["script"])
-    ]
+    script = {} if flags["script"] is None else {"script": flags["script"]}
+    return [str(path) for path in write_plan(problem, result, folder, force=flags["force"], **script)]

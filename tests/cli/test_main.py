@@ -1,0 +1,236 @@
+"""The command as a whole: help, version, estimate on the real price, and dozens of ways to be wrong."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import meshwright
+from meshwright.cli.main import main
+from tests.cli.shell import JOB, run, shell
+
+COMMANDS = ("solve", "estimate", "hardware", "model", "targets")
+EXPLICIT = (
+    *("--tp", "2", "--pp", "2", "--dp", "2", "--vpp", "1", "--micro-batch", "2", "--zero", "1"),
+    *("--sequence-parallel", "--schedule", "1f1b", "--placement", "tp,pp,dp"),
+    *("--recompute", "0-3:full,8:selective", "--layers-per-stage", "17,15"),
+)
+
+
+def test_help_names_every_command_and_exit_code() -> None:
+    done = run("--help")
+    assert done.exit_code == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert all(re.search(rf"^  {name} ", done.stdout, re.MULTILINE) for name in COMMANDS)
+    assert all(f" {code}  " in done.stdout for code in (0, 1, 2, 3, 4, 130))
+
+
+def test_nothing_asked_is_help_and_bad_input() -> None:
+    done = run()
+    assert done.exit_code == 2
+    assert "Usage" in done.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_within_80_columns(command: str) -> None:
+    done = run(command, "-h")
+    assert done.exit_code == 0
+    assert "--json" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["solve", "estimate"])
+def test_help_documents_the_exit_codes(command: str) -> None:
+    text = " ".join(run(command, "--help").stdout.split())
+    assert re.search(r"Exit codes: 0 .*, 2 bad input, 3 ", text)
+
+
+def test_version_comes_from_the_package() -> None:
+    assert run("--version").stdout == f"meshwright {meshwright.__version__}\n"
+
+
+def test_targets_say_what_is_lost() -> None:
+    text = " ".join(run("targets").stdout.split())
+    assert "deepspeed DeepSpeed JSON deepspeed tensor and pipeline degrees" in text
+    assert "any any framework generic nothing" in text
+    listed = json.loads(run("targets", "--json").stdout)
+    assert listed["fsdp"]["loses"] == [
+        "tensor and pipeline degrees",
+        "ZeRO 0 and 1",
+        "recompute layer by layer",
+    ]
+
+
+def test_main_answers_like_the_app(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["meshwright", "--version"])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 0
+    assert meshwright.__version__ in capsys.readouterr().out
+
+
+def test_estimate_prices_every_field_of_a_strategy() -> None:
+    done = run("estimate", *JOB, *EXPLICIT, "--json")
+    assert done.exit_code == 0, done.output
+    price = json.loads(done.stdout)
+    plan = price["plan"]
+    wanted = {
+        "tp": 2,
+        "pp": 2,
+        "dp": 2,
+        "vpp": 1,
+        "micro_batch_size": 2,
+        "num_microbatches": 32,
+        "zero_stage": 1,
+        "sequence_parallel": True,
+        "schedule": "1f1b",
+        "placement": ["tp", "pp", "dp"],
+    }
+    assert {key: plan[key] for key in wanted} == wanted
+    assert [i - 1 for i, mode in enumerate(plan["recompute"]) if mode == "full"] == [0, 1, 2, 3]
+    assert [i - 1 for i, mode in enumerate(plan["recompute"]) if mode == "selective"] == [8]
+    assert plan["chunks"] == [{"rank": 0, "start": 0, "stop": 18}, {"rank": 1, "start": 18, "stop": 34}]
+    assert sum(price["breakdown"].values()) == pytest.approx(price["step_time_s"], rel=1e-9)
+    assert [sum(stage.values()) for stage in price["memory"]] == pytest.approx(price["peak_bytes"], rel=1e-9)
+    assert price["fits"] is True
+
+
+def test_estimate_gives_the_same_price_by_flags_by_file_and_by_plan(tmp_path: Path) -> None:
+    by_flags = json.loads(run("estimate", *JOB, *EXPLICIT, "--json").stdout)
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: llama-3.1-8b\ncluster: dgx-h100\nglobal_batch_tokens: 1048576\nsequence_length: 8192\n"
+        "strategy: {tp: 2, pp: 2, dp: 2, micro_batch_size: 2, zero_stage: 1, sequence_parallel: true,\n"
+        "  schedule: 1f1b, placement: [tp, pp, dp], layers_per_stage: [17, 15],\n"
+        "  recompute: {0-3: full, 8: selective}}\n"
+    )
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(by_flags["plan"]))
+    for arguments in ((str(job),), ("--plan", str(plan)), ("--plan", str(plan), "--cluster", "dgx-h100:1")):
+        done = run("estimate", *arguments, "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout) == by_flags
+
+
+def test_estimate_page_when_piped() -> None:
+    done = shell("estimate", *JOB, *EXPLICIT)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in done.stdout
+    assert lines[0].startswith("FITS  ")
+    headings = ["Plan", "Where the time goes", "Memory of a device, GiB"]
+    assert [line for line in lines if line in headings] == headings
+
+
+def test_estimate_that_does_not_fit_says_so_in_its_exit_code() -> None:
+    done = run("estimate", *JOB, "--zero", "0")
+    assert done.exit_code == 3
+    assert done.stdout.startswith("DOES NOT FIT  ")
+    assert "too much" in done.stdout
+    assert json.loads(run("estimate", *JOB, "--zero", "0", "--json").stdout)["fits"] is False
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_output_survives_a_poor_terminal(encoding: str) -> None:
+    done = shell("targets", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+BAD = """
+solve --nonsense
+solve --seq-len
+solve a.yaml b.yaml
+solve no-such-job.yaml
+solve .
+solve
+solve --model llama-3.1-8b
+solve --model llama-3.1-8b --cluster dgx-h100
+solve --model llama-3.1-8b --cluster dgx-h100 --global-batch 8
+solve --model '' --cluster dgx-h100 --global-batch 8 --seq-len 128
+solve --model no-such-model --cluster dgx-h100 --global-batch 8 --seq-len 128
+solve --model no/such/folder --cluster dgx-h100 --global-batch 8 --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h1000 --global-batch 8 --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h100:0 --global-batch 8 --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h100:-1 --global-batch 8 --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h100:x --global-batch 8 --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h100 --global-batch 0 --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h100 --global-batch -8 --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h100 --global-batch 1.5 --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h100 --global-batch eight --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h100 --global-batch 8 --seq-len 1e99
+solve --model llama-3.1-8b --cluster dgx-h100 --global-batch 8 --global-batch-tokens 1024 --seq-len 128
+solve --model llama-3.1-8b --cluster dgx-h100 --global-batch-tokens 1000 --seq-len 128
+solve {job} --precision bf17
+solve {job} --optimizer lion
+solve {job} --target megatrn
+solve {job} --profile fast
+solve {job} --headroom 1.5
+solve {job} --headroom nan
+solve {job} --headroom much
+solve {job} --tokens none
+solve {job} --pin tp
+solve {job} --pin tq=4
+solve {job} --pin tp=4 --pin tp=8
+solve {job} --pin 'tp<=x'
+solve {job} --limit zero_stage=9
+solve {job} --time-limit 0
+solve {job} --time-limit soon
+solve {job} --workers 0
+solve {job} --workers two
+solve {job} -o {folder}
+estimate {job} --tp 0
+estimate {job} --tp 3
+estimate {job} --tp 16
+estimate {job} --dp 3
+estimate {job} --pp 99
+estimate {job} --zero 4
+estimate {job} --zero x
+estimate {job} --micro-batch 7
+estimate {job} --vpp 2
+estimate {job} --schedule zigzag
+estimate {job} --placement dp,tp,pp
+estimate {job} --placement tp
+estimate {job} --recompute sometimes
+estimate {job} --recompute 0-99:full
+estimate {job} --recompute 3-1:full
+estimate {job} --recompute x:full
+estimate {job} --pp 2 --layers-per-stage 16
+estimate {job} --pp 2 --layers-per-stage 16,x
+estimate {job} --pp 2 --layers-per-stage 16,17
+estimate {job} --target deepspeed --tp 2
+estimate {job} --plan no-such-plan.json
+estimate {job} --plan {job_file}
+estimate {job} --plan {folder}
+estimate {job} --plan plan.json --tp 2
+hardware no-such-thing
+model no-such-model
+slove
+"""
+
+
+@pytest.mark.parametrize("line", BAD.strip().splitlines())
+def test_bad_input_is_one_sentence_on_stderr_and_exit_code_2(line: str, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: llama-3.1-8b\ncluster: dgx-h100\nglobal_batch_size: 128\nsequence_length: 8192\n")
+    places = {"{job}": str(job), "{job_file}": str(job), "{folder}": str(tmp_path)}
+    done = run(*(places.get(word, word) for word in shlex.split(line)))
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    assert "rror: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr) < 1000
+
+
+@pytest.mark.parametrize("command", ["solve", "estimate"])
+def test_bad_input_with_json_is_an_object_too(command: str) -> None:
+    done = run(command, *JOB, "--precision", "bf17", "--json")
+    assert done.exit_code == 2
+    answer = json.loads(done.stdout)
+    assert answer["status"] == "ERROR"
+    assert "bf17" in answer["error"]
+    assert done.stderr == f"error: {answer['error']}\n"
