@@ -14,7 +14,6 @@ from meshwright.hardware.schema import (
     PriceData,
     SourceData,
     SupportData,
-    TierData,
 )
 from meshwright.hardware.spec import (
     Accelerator,
@@ -26,7 +25,10 @@ from meshwright.hardware.spec import (
     Support,
     Tier,
 )
+from meshwright.hardware.tiers import scale_out_tiers, slice_tiers, tier_from_data, tier_of_link
 
+MAX_BOX: Final = 8
+MAX_BIG_BOX: Final = 16  # a DGX-2
 DEFAULT_HOST_LINK: Final = Link("shared memory", 10 * units.GB, 10 * units.MICROSECOND, topology="host")
 
 
@@ -66,10 +68,10 @@ def cluster_from_data(
     CatalogueError
         If the count or the shape does not fit the file.
     """
-    inner = [_tier(tier, accelerator, data.name) for tier in data.tiers]
+    inner = [tier_from_data(tier, accelerator, data.name) for tier in data.tiers]
     if shape is not None:
-        inner = _slice(data, inner, shape)
-    tiers = tuple(inner) + _scale_out(data, accelerator, count)
+        inner = slice_tiers(data, inner, shape)
+    tiers = tuple(inner) + scale_out_tiers(data, accelerator, count)
     devices = prod(tier.fan_out for tier in tiers)
     if devices > MAX_DEVICES:
         raise CatalogueError(data.name, "devices", devices, f"at most {MAX_DEVICES}", "a smaller count")
@@ -101,20 +103,25 @@ def box_of(accelerator: Accelerator, count: int) -> Cluster:
         If one host cannot hold that many devices.
     """
     bridge, host = accelerator.on_package_link, accelerator.host_link or DEFAULT_HOST_LINK
-    limit = max(8, (bridge.max_devices or 8) if bridge else 8)
+    if bridge is not None and bridge.topology in ("ring", "torus") and count > 1:
+        allowed = f"1: its devices are joined in a {bridge.topology}"
+        raise CatalogueError(
+            accelerator.name, "devices", count, allowed, "a node, or a slice of a pod such as 2x2"
+        )
+    limit = min(max(MAX_BOX, (bridge.max_devices or 0) if bridge else 0), MAX_BIG_BOX)
     if count > limit:
         hint = f"a node preset, or {accelerator.name}:{limit}"
         raise CatalogueError(accelerator.name, "devices on one host", count, f"1 to {limit}", hint)
     reach = (bridge.max_devices or count) if bridge else 1
     if bridge is not None and reach >= count:
-        tiers: tuple[Tier, ...] = (_tier_of_link(bridge, "on-package", count),)
+        tiers: tuple[Tier, ...] = (tier_of_link(bridge, "on-package", count),)
     elif bridge is not None and reach > 1 and count % reach == 0:
         tiers = (
-            _tier_of_link(bridge, "on-package", reach),
-            _tier_of_link(host, "host", count // reach),
+            tier_of_link(bridge, "on-package", reach),
+            tier_of_link(host, "host", count // reach),
         )
     else:
-        tiers = (_tier_of_link(host, "host", count),)
+        tiers = (tier_of_link(host, "host", count),)
     return Cluster(
         name=f"{accelerator.name}:{count}",
         accelerator=accelerator,
@@ -194,92 +201,3 @@ def _memory_only(data: list[SourceData]) -> tuple[str, ...]:
     seen = {name for source in data if source.kind != "memory" for name in source.fields}
     recalled = [name for source in data if source.kind == "memory" for name in source.fields]
     return tuple(sorted({name for name in recalled if name not in seen}))
-
-
-def _tier_of_link(link: Link, name: str, fan_out: int) -> Tier:
-    return Tier(
-        name=name,
-        kind=link.topology,
-        fan_out=fan_out,
-        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-        latency_s=link.latency_s,
-        efficiency=link.efficiency,
-        pair_bandwidth_bytes_per_s=link.pair_bandwidth_bytes_per_s,
-    )
-
-
-def _tier(data: TierData, accelerator: Accelerator, where: str, fan_out: int | None = None) -> Tier:
-    """Return one tier: the file's own numbers over those of the accelerator's link it names."""
-    base: dict[str, object] = {}
-    if data.link is not None:
-        link = accelerator.on_package_link if data.link == "on_package" else accelerator.host_link
-        if link is None:
-            allowed = f"a link that {accelerator.name} has"
-            raise CatalogueError(where, f"tiers.{data.name}.link", data.link, allowed, "giving the numbers")
-        base = {
-            "kind": link.topology,
-            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
-            "latency_s": link.latency_s,
-            "efficiency": link.efficiency,
-            "pair_bandwidth_bytes_per_s": link.pair_bandwidth_bytes_per_s,
-        }
-    own: dict[str, object] = {
-        "kind": data.kind,
-        "bandwidth_bytes_per_s": _scaled(data.bandwidth_gb_per_s, units.GB),
-        "latency_s": _scaled(data.latency_us, units.MICROSECOND),
-        "efficiency": data.efficiency,
-        "pair_bandwidth_bytes_per_s": _scaled(data.pair_bandwidth_gb_per_s, units.GB),
-    }
-    fields = base | {key: value for key, value in own.items() if value is not None}
-    return Tier(
-        name=data.name,
-        fan_out=fan_out or data.fan_out or 1,
-        oversubscription=data.oversubscription,
-        devices_per_nic=data.devices_per_nic,
-        **fields,  # type: ignore[arg-type]
-    )
-
-
-def _scaled(value: float | None, unit: float) -> float | None:
-    return None if value is None else value * unit
-
-
-def _scale_out(data: ClusterData, accelerator: Accelerator, count: int) -> tuple[Tier, ...]:
-    """Return the tiers that join ``count`` units: each filled before the next one is used."""
-    if count == 1:
-        return ()
-    if not data.scale_out:
-        allowed = "1: the file names no scale_out tier"
-        raise CatalogueError(data.name, f"{data.unit}s", count, allowed, "adding scale_out to the file")
-    tiers, left = [], count
-    for tier in data.scale_out:
-        fan_out = left if tier.fan_out is None or left <= tier.fan_out else tier.fan_out
-        if left % fan_out or (tier is data.scale_out[-1] and fan_out != left):
-            limit = tier.fan_out or 1
-            allowed = f"up to {limit}, or a multiple of {limit} where a further tier joins them"
-            raise CatalogueError(data.name, f"{data.unit}s", count, allowed)
-        tiers.append(_tier(tier, accelerator, data.name, fan_out))
-        left //= fan_out
-        if left == 1:
-            break
-    return tuple(tiers)
-
-
-def _slice(data: ClusterData, tiers: list[Tier], shape: tuple[int, ...]) -> list[Tier]:
-    """Return the torus axes of a slice: those that do not wrap around have one direction only."""
-    full = tuple(tier.fan_out for tier in tiers)
-    fits = len(shape) == len(full) and all(a <= b for a, b in zip(sorted(shape), sorted(full), strict=True))
-    if data.wrap_multiple is None or not fits or min(shape) < 1:
-        allowed = f"up to {'x'.join(map(str, full))}" if data.wrap_multiple else f"a count of {data.unit}s"
-        raise CatalogueError(data.name, "slice", "x".join(map(str, shape)), allowed)
-    whole = [axis % data.wrap_multiple == 0 for axis in shape]
-    wraps = [all(whole) if data.wrap_all_axes else each for each in whole]
-    return [_axis(tier, axis, wrap) for tier, axis, wrap in zip(tiers, shape, wraps, strict=True)]
-
-
-def _axis(tier: Tier, fan_out: int, wraps: bool) -> Tier:
-    from dataclasses import replace
-
-    if wraps:
-        return replace(tier, fan_out=fan_out)
-    return replace(tier, fan_out=fan_out, kind="line", bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s / 2)

@@ -65,10 +65,11 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
 
 
 def load_cluster(text_or_path: str | Path) -> Cluster:
-    """Return a cluster from ``NAME``, ``NAME:COUNT``, ``NAME:AxBxC`` or the path of a YAML file.
+    """Return a cluster from ``NAME``, ``NAME:COUNT``, ``NAME:AxBxC``, or a YAML file.
 
     ``NAME`` is a node, rack or pod of :func:`cluster_names` (``COUNT`` of them, joined by its scale-out
-    network), or an accelerator (``COUNT`` bare devices on one host). ``AxBxC`` is a slice of a torus pod.
+    network), or an accelerator (``COUNT`` bare devices on one host). ``AxBxC`` is a slice of a torus
+    pod. A file says its count itself; ``mine.yaml:4`` overrides it.
 
     Raises
     ------
@@ -77,9 +78,13 @@ def load_cluster(text_or_path: str | Path) -> Cluster:
     CatalogueError
         If the count, the slice or the file is wrong.
     """
+    text = str(text_or_path)
+    path, _, count = text.rpartition(":")
+    if isinstance(text_or_path, str) and path.endswith(YAML_SUFFIXES):
+        return _cluster_file(Path(path), _count(text, count))
     if _is_path(text_or_path):
         return _cluster_file(Path(text_or_path))
-    return _named_cluster(str(text_or_path).strip().lower())
+    return _named_cluster(text.strip().lower())
 
 
 @lru_cache(maxsize=256)
@@ -120,11 +125,11 @@ def _accelerator_of(given: str | dict[str, Any], where: str, folder: Path | None
     return load_accelerator(given)
 
 
-def _cluster_file(path: Path) -> Cluster:
+def _cluster_file(path: Path, count: int | None = None) -> Cluster:
     from meshwright.hardware.schema import ClusterData
 
     data = _validate(ClusterData, read_yaml(path), str(path))
-    return _assemble(data, data.count, folder=path.parent)
+    return _assemble(data, count or data.count, folder=path.parent)
 
 
 def _accelerator_file(path: Path) -> Accelerator:

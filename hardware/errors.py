@@ -1,5 +1,9 @@
 """The root of every error that bad input raises: a ``ValueError`` with the fact and the limit."""
 
+from typing import Final
+
+MAX_NAMES_SHOWN: Final = 40
+
 
 class MeshwrightError(ValueError):
     """Bad input: the message names the field, its value, what is allowed and what to try."""
@@ -22,5 +26,10 @@ class UnknownNameError(MeshwrightError):
         from difflib import get_close_matches
 
         near = get_close_matches(name, known, n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(sorted(known))}"
+        more = f" and {len(known) - MAX_NAMES_SHOWN} more" if len(known) > MAX_NAMES_SHOWN else ""
+        hint = (
+            f"did you mean {', '.join(near)}?"
+            if near
+            else f"known: {', '.join(sorted(known)[:MAX_NAMES_SHOWN])}{more}"
+        )
         super().__init__(f"{what}: {name!r} is not known; {hint}")

@@ -1,6 +1,6 @@
 """Reading small YAML files that people wrote: safely, with one clear error for each way to be wrong."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import yaml
 
 MAX_YAML_BYTES: Final = 256 * 1024
+MAX_DEPTH: Final = 32
 
 
 def read_text(path: Path, max_bytes: int = MAX_YAML_BYTES) -> str:
@@ -52,19 +53,17 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 
     loader = _loader_class()
     try:
-        for event in yaml.parse(text, Loader=loader):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise CatalogueError(where, "text", "an anchor or alias", "plain YAML without & and *")
+        _check_events(yaml.parse(text, Loader=loader), where)
         data = yaml.load(text, Loader=loader)  # a SafeLoader subclass
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise CatalogueError(where, "text", f"{problem}{place}", "valid YAML") from error
-    except (RecursionError, ValueError) as error:
-        if isinstance(error, CatalogueError):
-            raise
-        raise CatalogueError(where, "text", str(error), "YAML of modest depth and valid scalars") from error
+    except CatalogueError:
+        raise
+    except ValueError as error:  # such as a date with month 13
+        raise CatalogueError(where, "text", str(error), "valid YAML scalars") from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise CatalogueError(where, "top level", type(data).__name__, "a mapping of field names to values")
     return data
@@ -73,6 +72,19 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 def read_yaml(path: Path, max_bytes: int = MAX_YAML_BYTES) -> dict[str, Any]:
     """Return the mapping in a YAML file; see :func:`read_text` and :func:`parse_yaml` for errors."""
     return parse_yaml(read_text(path, max_bytes), str(path))
+
+
+def _check_events(events: "Iterable[yaml.Event]", where: str) -> None:
+    """Refuse anchors, aliases and deep nesting before anything is built from them."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise CatalogueError(where, "text", "an anchor or alias", "plain YAML without & and *")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise CatalogueError(where, "text", "deep nesting", f"at most {MAX_DEPTH} levels")
 
 
 @lru_cache(maxsize=1)
