@@ -115,18 +115,21 @@ def _show(summary: "ModelSummary") -> None:
         ("sizes", f"hidden {graph.hidden_size:,}, ffn {sizes['ffn']:,}, vocabulary {graph.vocab_size:,}"),
         ("attention", heads),
         ("positions", f"{sizes['positions']}, {_length(graph.max_sequence_length)}"),
-        (
-            "a token at sequence",
-            f"{summary.sequence_length:,}: {flops_to_gflops(summary.forward_flops_per_token):,.2f} GFLOPs forward, "
-            f"{flops_to_gflops(summary.training_flops_per_token):,.2f} GFLOPs forward and backward "
-            "(causal attention halved, no recomputation)",
-        ),
+        ("a token at sequence", f"{summary.sequence_length:,}: {_flops(summary)}"),
     ]
     console.print(facts(rows))
     legend = plain(LEGEND, "dim")
     console.print(*section("Layers", _kind_table(summary), legend), sep="\n")
     if graph.notes:
         console.print(*section("Assumed", bullets(graph.notes)), sep="\n")
+
+
+def _flops(summary: "ModelSummary") -> str:
+    """Return what a token costs, and how that is counted."""
+    forward = flops_to_gflops(summary.forward_flops_per_token)
+    training = flops_to_gflops(summary.training_flops_per_token)
+    counted = "causal attention halved, no recomputation"
+    return f"{forward:,.2f} GFLOPs forward, {training:,.2f} forward and backward ({counted})"
 
 
 def _length(tokens: int | None) -> str:

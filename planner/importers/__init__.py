@@ -34,9 +34,8 @@ def load_model(model: str | Path) -> ModelGraph:
     from meshwright.planner.importers.hf import model_from_config
     from meshwright.planner.importers.simple import model_from_yaml
 
-    preset = PRESETS / f"{str(model).lower()}.json"
-    if preset.name[:-5] in preset_names():
-        return model_from_config(read_config(preset), preset.stem)
+    if (name := str(model).lower()) in preset_names():
+        return model_from_config(read_config(PRESETS / f"{name}.json"), name)
     path = Path(model)
     if not str(model) or not _exists(path):
         raise UnknownNameError(

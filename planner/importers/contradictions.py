@@ -1,6 +1,6 @@
 """Sizes that are fine one by one and impossible together, whatever file they came from."""
 
-from meshwright.planner.blocks import DecoderSpec
+from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.importers.config import Config
 
 WIDEST_FFN = 100

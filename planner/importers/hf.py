@@ -2,24 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
-from meshwright.planner.blocks import DecoderSpec, decoder_graph
+from meshwright.planner.blocks import decoder_graph
+from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.contradictions import refuse_contradictions
-from meshwright.planner.importers.families import FAMILIES, LLAMA, LLAMA_BIAS, Family, sizes
+from meshwright.planner.importers.families import ALIASES, FAMILIES, GENERIC, NESTED
 from meshwright.planner.importers.rules import read_fields
 from meshwright.planner.importers.unsupported import refuse_unsupported
-
-NESTED: Final[Mapping[str, str]] = {"gemma3": "gemma3_text"}
-"""Models of several parts whose text part is planned: ``model_type`` -> its family."""
-
-ALIASES: Final[Mapping[str, str]] = {"Yi": "llama", "yi": "llama", "aquila": "llama", "xverse": "llama"}
-"""Names under which Llama's layers were published."""
-
-GENERIC: Final = Family(None, {**LLAMA, **sizes(None, None, None, None, None), **LLAMA_BIAS})
-"""What an unknown ``model_type`` is read as: Llama's layers, every size required."""
 
 
 def model_from_config(config: Config, name: str) -> ModelGraph:
@@ -63,6 +54,6 @@ def _assumption(config: Config) -> str:
     """Return the note on what an unknown model type was taken for."""
     return (
         f"model_type {config.model_type or 'none'!r} is not known: planned as Llama-like (RMSNorm before "
-        "attention and MLP, gated MLP, rotary positions, full causal attention, no biases unless the file "
-        "names them)"
+        "attention and MLP, gated MLP, rotary positions, full attention unless layer_types says "
+        "otherwise, no biases unless the file names them)"
     )

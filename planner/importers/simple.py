@@ -19,7 +19,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
-from meshwright.planner.blocks import DecoderSpec, NormPlace, decoder_graph
+from meshwright.planner.blocks import decoder_graph
+from meshwright.planner.decoder import DecoderSpec, NormPlace
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.config import Config, ModelConfigError, read_text
 from meshwright.planner.importers.contradictions import refuse_contradictions

@@ -20,11 +20,22 @@ def _more_than_one(value: Any) -> bool:
     return _is_set(value) and value != 1
 
 
+def _names_other_layers(value: Any) -> bool:
+    attention = {"full_attention", "sliding_attention", "chunked_attention"}
+    return isinstance(value, list) and any(name not in attention for name in map(str, value))
+
+
+def _names_masked_lm(value: Any) -> bool:
+    return isinstance(value, list) and any("MaskedLM" in str(name) for name in value)
+
+
 MARKERS: Final[Mapping[str, tuple[Test, str]]] = {
     "is_encoder_decoder": (_is_true, "an encoder-decoder model"),
     "encoder_layers": (_is_set, "an encoder-decoder model"),
     "num_decoder_layers": (_is_set, "an encoder-decoder model"),
     "type_vocab_size": (_is_set, "an encoder"),
+    "architectures": (_names_masked_lm, "an encoder"),
+    "relative_attention": (_is_set, "an encoder"),
     "vision_config": (_is_set, "a vision-language model"),
     "audio_config": (_is_set, "an audio model"),
     "text_config": (_is_set, "a model with several parts"),
@@ -32,6 +43,7 @@ MARKERS: Final[Mapping[str, tuple[Test, str]]] = {
     "num_experts": (_more_than_one, "a mixture of experts"),
     "num_local_experts": (_more_than_one, "a mixture of experts"),
     "n_routed_experts": (_more_than_one, "a mixture of experts"),
+    "n_experts": (_more_than_one, "a mixture of experts"),
     "moe_num_experts": (_more_than_one, "a mixture of experts"),
     "moe_intermediate_size": (_is_set, "a mixture of experts"),
     "num_experts_per_tok": (_more_than_one, "a mixture of experts"),
@@ -42,6 +54,9 @@ MARKERS: Final[Mapping[str, tuple[Test, str]]] = {
     "ssm_state_size": (_is_set, "a state-space model"),
     "state_size": (_is_set, "a state-space model"),
     "ssm_cfg": (_is_set, "a state-space model"),
+    "layer_types": (_names_other_layers, "a hybrid of attention and other layers"),
+    "layers_block_type": (_is_set, "a hybrid of attention and other layers"),
+    "block_types": (_is_set, "a hybrid of attention and other layers"),
     "attn_layer_period": (_is_set, "a hybrid of attention and other layers"),
     "hybrid_override_pattern": (_is_set, "a hybrid of attention and other layers"),
     "conv_L_cache": (_is_set, "a hybrid of attention and convolutions"),
@@ -49,6 +64,9 @@ MARKERS: Final[Mapping[str, tuple[Test, str]]] = {
     "attention_hidden_size": (_is_set, "a recurrent model"),
     "lru_width": (_is_set, "a recurrent hybrid"),
     "block_configs": (_is_set, "a model whose layers differ (searched by NAS)"),
+    "hidden_size_per_layer_input": (_is_set, "a model with embeddings in every layer"),
+    "num_kv_shared_layers": (_is_set, "a model whose layers share keys and values"),
+    "cross_attention_layers": (_is_set, "a decoder with cross attention"),
     "add_cross_attention": (_is_true, "a decoder with cross attention"),
     "add_swiglu": (_is_set, "a vision tower"),
 }

@@ -56,6 +56,11 @@ def all_layers(reading: Reading, layer: int) -> bool:
     return True
 
 
+def no_layers(reading: Reading, layer: int) -> bool:
+    """Unknown families: no layer slides, unless ``layer_types`` names it."""
+    return False
+
+
 def all_but_every(*names: str, default: int) -> IsSliding:
     """Gemma-2 (2), Cohere2 (4), Gemma-3 (6): every n-th layer sees all tokens; ``names`` may hold n."""
     every = optional_size(*names, default=default) if names else None

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from meshwright.costmodels.layer import input_bytes, saved_bytes
 from meshwright.costmodels.operators import Attention, Gemm, LayerKind
 from meshwright.costmodels.work import Shape
-from meshwright.planner.blocks import DecoderSpec, block_kind, decoder_graph
+from meshwright.planner.blocks import block_kind, decoder_graph
+from meshwright.planner.decoder import DecoderSpec
 
 SPEC = DecoderSpec(hidden=4096, layers=32, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=128256)
 GPT = DecoderSpec(
@@ -213,3 +214,12 @@ def test_only_products_and_attention_compute() -> None:
         for op in kind.operators:
             flops = sum(float(w.flops) for w in op.forward(Shape(1, 128, 1, False)))
             assert (flops > 0) == isinstance(op, Gemm | Attention)
+
+
+def test_prefix_counts_tell_the_layers_of_each_kind_before_a_cut() -> None:
+    graph = decoder_graph(replace(SPEC, layers=5, windows=(512, 512, None)), "g")
+    counts = graph.prefix_counts
+    assert counts.shape == (graph.num_layers + 1, len(graph.kinds))
+    assert counts[0].sum() == 0
+    assert counts[3].tolist() == [1, 2, 0, 0]
+    assert counts[-1].tolist() == graph.kind_counts.tolist() == [1, 4, 1, 1]

@@ -106,6 +106,13 @@ def test_folder_stands_for_the_file_in_it(tmp_path: Path) -> None:
     assert load_model(write(tmp_path / "tiny.json", json.dumps(SMALL))).name == "tiny"
 
 
+def test_folder_named_like_a_preset_is_reached_by_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "llama-3.1-8b"
+    folder.mkdir()
+    write(folder / "config.json", json.dumps(SMALL))
+    assert load_model(folder).hidden_size == 64
+
+
 def test_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelConfigError, match=r"config\.json"):
         load_model(tmp_path)

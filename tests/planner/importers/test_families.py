@@ -78,6 +78,27 @@ def test_a_marker_that_says_no_is_no_marker(key: str, value: object) -> None:
     assert graph_of({**LLAMA, key: value}).parameters == 8_030_261_248
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("layer_types", ["full_attention", "linear_attention"]),
+        ("architectures", ["NovelForMaskedLM"]),
+        ("num_kv_shared_layers", 4),
+        ("n_experts", 16),
+    ],
+)
+def test_unknown_family_with_other_layers_is_not_read_as_dense(key: str, value: object) -> None:
+    with pytest.raises(ModelConfigError, match=key):
+        graph_of({**LLAMA, "model_type": "brandnew", key: value})
+
+
+def test_unknown_family_slides_where_its_file_says_so() -> None:
+    types = ["sliding_attention", "full_attention"] * 16
+    graph = graph_of({**LLAMA, "model_type": "brandnew", "sliding_window": 64, "layer_types": types})
+    assert windows_of(graph) == [64, None] * 16
+    assert windows_of(graph_of({**LLAMA, "model_type": "brandnew", "sliding_window": 64})) == [None] * 32
+
+
 def test_unknown_family_with_all_keys_is_planned_as_llama_and_says_so() -> None:
     graph = graph_of({**LLAMA, "model_type": "brandnew"})
     assert graph.parameters == 8_030_261_248

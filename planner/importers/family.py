@@ -1,0 +1,115 @@
+"""What a family is, and the words its tables are written in: key spellings, sizes, biases, dropout.
+
+The defaults in the tables are those of the configuration classes in transformers 5.24
+(``PreTrainedConfig`` subclasses), so that a file which omits a key means here what it means there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from meshwright.planner.importers.rules import (
+    Default,
+    Rule,
+    constant,
+    dropout,
+    flag,
+    optional_size,
+    plus,
+    quotient,
+    same_as,
+    size,
+    times,
+)
+
+HIDDEN: Final = ("hidden_size", "n_embd", "n_embed", "d_model")
+LAYERS: Final = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
+KV_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
+FFN: Final = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner", "d_ff")
+LENGTH: Final = (
+    "max_position_embeddings",
+    "n_positions",
+    "n_ctx",
+    "seq_length",
+    "max_seq_len",
+    "model_max_length",
+)
+POST_NORMS: Final = ("post_attention", "post_mlp")
+FOUR_NORMS: Final = ("pre_attention", "post_attention", "pre_mlp", "post_mlp")
+ONE_NORM: Final = ("pre_attention",)
+
+YES: Final = constant(True)
+NO: Final = constant(False)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How a ``model_type`` is read: its rules, the framework's block class, and what reading leaves out."""
+
+    block_class: str | None
+    rules: Mapping[str, Rule]
+    notes: tuple[str, ...] = ()
+
+
+def sizes(
+    hidden: int | None,
+    layers: int | None,
+    heads: int | None,
+    ffn: Default,
+    vocab: int | None,
+    kv_heads: Default = None,
+    head_dim: int | None = None,
+    length: int | None = None,
+) -> dict[str, Rule]:
+    """Return rules for the sizes with a class's defaults; None: the key is required (or derived)."""
+    heads_alike, even = same_as("heads"), quotient("hidden", "heads")
+    return {
+        "hidden": size(*HIDDEN, default=hidden),
+        "layers": size(*LAYERS, default=layers, what="layers"),
+        "heads": size(*HEADS, default=heads, what="heads"),
+        "kv_heads": size(*KV_HEADS, default=kv_heads or heads_alike, null=heads_alike, what="heads"),
+        "head_dim": size("head_dim", default=head_dim or even, null=even),
+        "ffn": size(*FFN, default=ffn, null=ffn if callable(ffn) else None),
+        "vocab": size("vocab_size", default=vocab, what="vocab"),
+        "max_sequence_length": optional_size(*LENGTH, default=length, what="rows"),
+    }
+
+
+def biases(qkv: Rule, o: Rule | None = None, mlp: Rule | None = None) -> dict[str, Rule]:
+    """Return rules for the biases; without ``o`` and ``mlp`` one switch is meant for all."""
+    return {"qkv_bias": qkv, "o_bias": o or qkv, "mlp_bias": mlp or qkv}
+
+
+def tied(default: bool) -> dict[str, Rule]:
+    """Return the rule for tied embeddings."""
+    return {"tied": flag("tie_word_embeddings", default=default)}
+
+
+def learned(extra_rows: int = 0) -> dict[str, Rule]:
+    """Return the rules for learned positions, ``extra_rows`` more than there are tokens (OPT: 2)."""
+    return {
+        "positions": constant("learned"),
+        "position_rows": plus(same_as("max_sequence_length"), extra_rows),
+    }
+
+
+DROPOUT: Final[dict[str, Rule]] = {
+    "attention_dropout": dropout("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob"),
+    "hidden_dropout": dropout("hidden_dropout", "resid_pdrop", "residual_dropout", "dropout"),
+    "embedding_dropout": dropout("embd_pdrop", "embedding_dropout", "emb_pdrop"),
+}
+GPT2_DROPOUT: Final[dict[str, Rule]] = {
+    "attention_dropout": dropout("attn_pdrop", default=0.1),
+    "hidden_dropout": dropout("resid_pdrop", default=0.1),
+    "embedding_dropout": dropout("embd_pdrop", default=0.1),
+}
+LAYER_NORM: Final[dict[str, Rule]] = {"norm_bias": YES}
+PLAIN_MLP: Final[dict[str, Rule]] = {"gated": NO}
+ATTENTION_BIAS: Final = biases(flag("attention_bias"), mlp=NO)
+LLAMA_BIAS: Final = biases(flag("attention_bias"), mlp=flag("mlp_bias"))
+FOUR_TIMES: Final = times(same_as("hidden"), 4)
+
+LLAMA: Final = {**sizes(4096, 32, 32, 11008, 32000, length=2048), **tied(False), **DROPOUT}
+GEMMA: Final = {**tied(True), **DROPOUT, **ATTENTION_BIAS}
+GPT: Final = {**LAYER_NORM, **PLAIN_MLP, **DROPOUT, **biases(YES)}
