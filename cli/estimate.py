@@ -10,10 +10,11 @@ from meshwright.cli.render import estimate_page, show
 from meshwright.cli.tables import screen, write_json
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_text
+from meshwright.hardware.units import MIB
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 
-MAX_PLAN_BYTES: Final = 16 * 2**20
+MAX_PLAN_BYTES: Final = 16 * MIB
 _OF_PLAN: Final = (
     "model",
     "cluster",
