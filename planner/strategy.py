@@ -178,7 +178,9 @@ def _ranges(spans: Mapping[str, str], size: int) -> list[str]:
     for where, mode in spans.items():
         first, _, last = where.partition("-")
         last = last or first
-        if not (first.isdigit() and last.isdigit() and int(first) <= int(last) < size):
+        # isdecimal and short: int() refuses other digits and thousands of them.
+        numbers = all(end.isdecimal() and len(end) < 10 for end in (first, last))
+        if not (numbers and int(first) <= int(last) < size):
             raise MeshwrightError(f"recompute: {where!r} is not a range of layers within 0-{size - 1}")
         modes[int(first) : int(last) + 1] = [mode] * (int(last) - int(first) + 1)
     return modes
