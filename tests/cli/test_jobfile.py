@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from meshwright.cli.jobfile import read_request
+from meshwright.cli.jobfile import JobSchema, StrategySchema, read_request
+from meshwright.cli.pins import read_pins
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.job import Choice, Job
+from meshwright.planner.job import DECISIONS, Choice, Job
 
 GOOD = """
 model: llama-3.1-8b
@@ -231,3 +234,51 @@ def test_unreadable_file_is_refused(tmp_path: Path, make: Any, says: str) -> Non
     make(path)
     with pytest.raises(MeshwrightError, match=says):
         read_request({"job_file": path})
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=6),
+    st.sampled_from(["4", "tp=4", "<=8", "!3", ">=x", "a,b", "1e5", "inf", "nan", "²", "--3"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["min", "max", "tp"]), inner, max_size=2)
+    ),
+    max_leaves=5,
+)
+KEYS = st.sampled_from([*JobSchema.model_fields, *StrategySchema.model_fields])
+RULES = st.tuples(
+    st.sampled_from([*DECISIONS, "tq"]),
+    st.sampled_from(["=", "<=", ">=", "!", "!=", "<"]),
+    st.text(max_size=4) | st.sampled_from(["4", "1,2", "on", "full", "tp,dp,pp", "²", "--3"]),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(KEYS, VALUES, max_size=6))
+def test_whatever_is_given_is_a_job_or_a_sentence(given_values: dict[str, Any]) -> None:
+    needed = {"model": "m", "cluster": "c", "global_batch_size": 8, "sequence_length": 8}
+    try:
+        request = read_request({**needed, **given_values})
+        Job.from_mapping(request.job)
+    except MeshwrightError as error:
+        assert str(error)
+        return
+    assert request.job["global_batch_size"] >= 1
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(RULES.map("".join), max_size=3))
+def test_whatever_rules_are_given_leave_a_value_or_are_refused(rules: list[str]) -> None:
+    try:
+        choices = read_pins(rules)
+    except MeshwrightError:
+        return
+    for choice in choices.values():
+        assert choice.allowed is None or any(map(choice.admits, choice.allowed))
