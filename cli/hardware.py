@@ -132,11 +132,13 @@ def _cluster_table() -> "Table":
 
 def _accelerator_facts(chip: Accelerator) -> Facts:
     peaks = ", ".join(f"{k} {units.flops_per_s_to_tflops(v):,.1f}" for k, v in chip.peak_flops_per_s.items())
+    nominal = " (nominal, not measured)" if chip.memory_is_nominal else ""
     uses = [use for use in ("training", "inference") if getattr(chip.support, use)]
     return [
         ("Aliases", _words(chip.aliases)),
         ("Vendor, year", f"{chip.vendor}, {chip.year}"),
-        ("Usable memory", f"{units.bytes_to_gib(chip.memory_bytes):.2f} GiB"),
+        ("One device is", chip.device),
+        ("Usable memory", f"{units.bytes_to_gib(chip.memory_bytes):.2f} GiB{nominal}"),
         ("Memory bandwidth", f"{_gb_per_s(chip.memory_bandwidth_bytes_per_s)} GB/s"),
         ("Dense peak TFLOP/s", peaks),
         ("Cores", f"{chip.num_cores:,}"),

@@ -55,6 +55,8 @@ def accelerator_from_data(data: AcceleratorData) -> Accelerator:
         sources=_sources(data.sources),
         memory_only_fields=_memory_only(data.sources),
         aliases=tuple(data.aliases),
+        device=data.device,
+        memory_is_nominal=data.usable_memory_mib is None or data.usable_memory_is_nominal,
     )
 
 

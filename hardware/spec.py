@@ -106,7 +106,7 @@ class Accelerator:
     Attributes
     ----------
     memory_bytes
-        Usable memory, as the driver reports it.
+        Usable memory, as the driver reports it; the nominal size where ``memory_is_nominal``.
     peak_flops_per_s
         Dense peak per dtype: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4`` where they exist.
     num_cores
@@ -115,6 +115,8 @@ class Accelerator:
         The scale-up link (NVLink, Infinity Fabric, ICI ...) if there is one.
     host_link
         The way to host memory (PCIe, C2C).
+    device
+        What one entry is: a GPU, one of two GCDs of a card, a chip.
     """
 
     name: str
@@ -137,6 +139,8 @@ class Accelerator:
     sources: tuple[Source, ...] = ()
     memory_only_fields: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    device: str = "device"
+    memory_is_nominal: bool = False
 
     @property
     def usd_per_hour(self) -> float | None:

@@ -78,6 +78,8 @@ def scale_out_tiers(data: ClusterData, accelerator: Accelerator, count: int) -> 
         raise CatalogueError(data.name, f"{data.unit}s", count, allowed, "adding scale_out to the file")
     tiers, left = [], count
     for tier in data.scale_out:
+        if left == 1:
+            break
         fan_out = left if tier.fan_out is None or left <= tier.fan_out else tier.fan_out
         if left % fan_out or (tier is data.scale_out[-1] and fan_out != left):
             limit = tier.fan_out or 1
@@ -85,8 +87,6 @@ def scale_out_tiers(data: ClusterData, accelerator: Accelerator, count: int) -> 
             raise CatalogueError(data.name, f"{data.unit}s", count, allowed)
         tiers.append(tier_from_data(tier, accelerator, data.name, fan_out))
         left //= fan_out
-        if left == 1:
-            break
     return tuple(tiers)
 
 

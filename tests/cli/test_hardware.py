@@ -40,7 +40,8 @@ def test_an_accelerator_shows_numbers_units_and_sources():
         "$6.88",
     ):
         assert part in shown
-    assert "Recollection only" in shown
+    assert "Recollection only" in shown and "(nominal" not in shown
+    assert "(nominal, not measured)" in run("tpu-v5e").stdout
 
 
 def test_what_a_part_lacks_is_a_dash():

@@ -96,6 +96,13 @@ def test_dense_peak_is_units_times_clock_times_flops(name, units_, flops_per_clo
     )
 
 
+def test_measured_and_nominal_memory_are_told_apart():
+    assert not load_accelerator("h100").memory_is_nominal
+    assert (
+        load_accelerator("tpu-v5e").memory_is_nominal and load_accelerator("cerebras-cs2").memory_is_nominal
+    )
+
+
 def test_no_peak_is_the_sparse_one():
     assert load_accelerator("h100").peak_flops_per_s["bf16"] < 1000 * TERA  # 1979 is with sparsity
     assert load_accelerator("rtx-a6000").peak_flops_per_s["fp16"] < 160 * TERA  # 309.7 is with sparsity
