@@ -115,7 +115,8 @@ def _show(summary: "ModelSummary") -> None:
         ("sizes", f"hidden {graph.hidden_size:,}, ffn {sizes['ffn']:,}, vocabulary {graph.vocab_size:,}"),
         ("attention", heads),
         ("positions", f"{sizes['positions']}, {_length(graph.max_sequence_length)}"),
-        ("a token at sequence", f"{summary.sequence_length:,}: {_flops(summary)}"),
+        ("a token costs", _flops(summary)),
+        ("a token keeps", _kept(summary)),
     ]
     console.print(facts(rows))
     legend = plain(LEGEND, "dim")
@@ -128,8 +129,14 @@ def _flops(summary: "ModelSummary") -> str:
     """Return what a token costs, and how that is counted."""
     forward = flops_to_gflops(summary.forward_flops_per_token)
     training = flops_to_gflops(summary.training_flops_per_token)
-    counted = "causal attention halved, no recomputation"
+    counted = f"sequence {summary.sequence_length:,}, causal attention halved, no recomputation"
     return f"{forward:,.2f} GFLOPs forward, {training:,.2f} forward and backward ({counted})"
+
+
+def _kept(summary: "ModelSummary") -> str:
+    """Return what the whole model keeps for a token, by recompute mode."""
+    kept = summary.activation_bytes_per_token.items()
+    return ", ".join(f"{n_bytes:,.0f} bytes ({mode})" for mode, n_bytes in kept)
 
 
 def _length(tokens: int | None) -> str:
@@ -137,23 +144,16 @@ def _length(tokens: int | None) -> str:
 
 
 def _kind_table(summary: "ModelSummary") -> "Table":
-    """Return a line for each kind and one for the whole model."""
+    """Return a line for each kind."""
     from meshwright.cli.tables import grid
     from meshwright.costmodels.layer import MODES
 
     headers = ("Kind", "Layers", "Parameters", "MFLOPs", *MODES)
     table = grid(*headers, right=range(1, len(headers)))
+    table.columns[0].no_wrap = True
+    table.padding = (0, 1, 0, 0)  # the longest names and numbers fit 80 columns
     for kind in summary.kinds:
         kept = (f"{kind.activation_bytes_per_token[mode]:,.0f}" for mode in MODES)
         flops = f"{flops_to_mflops(kind.forward_flops_per_token):,.1f}"
         table.add_row(kind.name, f"{kind.layers}", f"{kind.parameters:,}", flops, *kept)
-    whole = summary.activation_bytes_per_token
-    table.add_section()
-    table.add_row(
-        "all",
-        f"{summary.graph.num_layers}",
-        f"{summary.graph.parameters:,}",
-        f"{flops_to_mflops(summary.forward_flops_per_token):,.1f}",
-        *(f"{whole[mode]:,.0f}" for mode in MODES),
-    )
     return table

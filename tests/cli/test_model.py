@@ -27,6 +27,16 @@ def test_page_shows_layers_parameters_flops_and_bytes() -> None:
     assert all(len(line) <= 80 for line in page.splitlines())
 
 
+@pytest.mark.parametrize("name", ["gpt-1t", "gemma-3-27b", "llama-3.1-405b", "bloom-176b"])
+def test_no_name_or_number_is_broken_over_lines(name: str) -> None:
+    page = run(name)
+    kinds = json.loads(run(name, "--json"))["kinds"]
+    for kind in kinds:
+        row = next(line for line in page.splitlines() if line.startswith(f"{kind['name']} "))
+        for number in (kind["parameters_per_layer"], *kind["activation_bytes_per_token"].values()):
+            assert f"{number:,.0f}" in row.split()
+
+
 def test_page_says_what_was_assumed(tmp_path: Path) -> None:
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
     path = tmp_path / "config.json"
