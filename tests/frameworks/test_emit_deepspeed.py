@@ -34,14 +34,17 @@ class World:
         return self.size
 
 
-def parse(config: dict, dp: int):
+@pytest.fixture
+def parse(monkeypatch: pytest.MonkeyPatch):
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    return DeepSpeedConfig(config, mpu=World(dp))
+    # Without a process group DeepSpeed would take the degree for one.
+    monkeypatch.setattr("deepspeed.comm.get_rank", lambda: 0)
+    return lambda config, dp: DeepSpeedConfig(config, mpu=World(dp))
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_deepspeed_reads_the_plan_s_decisions(name: str) -> None:
+def test_deepspeed_reads_the_plan_s_decisions(name: str, parse) -> None:
     job, strategy = CASES[name]
     problem, plan = case("deepspeed", job=job, **strategy)
     parsed = parse(json.loads(emit(problem, plan)["ds_config.json"]), plan.dp)
@@ -55,7 +58,7 @@ def test_deepspeed_reads_the_plan_s_decisions(name: str) -> None:
     assert checkpoints == (32 if "full" in plan.recompute else None)
 
 
-def test_deepspeed_itself_refuses_another_product() -> None:
+def test_deepspeed_itself_refuses_another_product(parse) -> None:
     problem, plan = case("deepspeed")
     with pytest.raises(AssertionError, match="batch"):
         parse(json.loads(emit(problem, plan)["ds_config.json"]), plan.dp + 1)
@@ -134,11 +137,13 @@ parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 parser.add_argument("--local_rank", type=int)
 args = parser.parse_args()
 config = json.load(open(args.deepspeed_config))
-config["optimizer"]["params"]["torch_adam"] = True  # the fused kernel needs a GPU
+if config["optimizer"]["type"] == "AdamW":
+    config["optimizer"]["params"]["torch_adam"] = True  # the fused kernel needs a GPU
+config["optimizer"]["params"]["lr"] = 1e-2  # steps that bf16 can hold
 deepspeed.init_distributed(dist_backend="gloo")
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(4)])
-engine, optimizer, _, _ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
+engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
 dtype = next(engine.module.parameters()).dtype
 torch.manual_seed(torch.distributed.get_rank())
 x = torch.randn(config["train_micro_batch_size_per_gpu"], 32, dtype=dtype)
@@ -156,10 +161,15 @@ if torch.distributed.get_rank() == 0:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_model_trains_from_the_emitted_folder(stage: int, tmp_path: Path) -> None:
-    # The launcher of the folder, the JSON of the folder: only the fused Adam kernel is replaced.
-    job = {"global_batch_size": 8, "allow_idle": True}
+@pytest.mark.parametrize(
+    ("stage", "precision", "optimizer"),
+    [(1, "bf16", "adamw"), (2, "pure-bf16", "momentum"), (3, "pure-bf16", "adamw"), (3, "bf16", "adamw")],
+)
+def test_a_model_trains_from_the_emitted_folder(
+    stage: int, precision: str, optimizer: str, tmp_path: Path
+) -> None:
+    # Launcher and JSON of the folder; only the fused Adam kernel and the learning rate are others.
+    job = {"global_batch_size": 8, "allow_idle": True, "precision": precision, "optimizer": optimizer}
     problem, plan = case("deepspeed", "dgx-h100:1", job=job, dp=2, micro_batch_size=2, zero_stage=stage)
     write_plan(problem, plan, tmp_path / "out")
     (tmp_path / "train.py").write_text(TRAIN)

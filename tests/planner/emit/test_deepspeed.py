@@ -1,12 +1,14 @@
 """ds_config.json says what the plan says."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 
 from meshwright.costmodels.profile import find_profile
 from meshwright.planner.emit.registry import emit
+from meshwright.planner.emit.write import render
 from tests.planner.emit.cases import case
 from tests.strategies import launchable
 
@@ -89,3 +91,10 @@ def test_optimizer_values_agree_between_the_two_files() -> None:
 
 def test_one_host_needs_no_hostfile() -> None:
     assert "hostfile" not in emit(*case("deepspeed", "dgx-h100:1"))
+
+
+def test_flash_attention_is_asked_for_where_it_was_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Use flash attention" in render(*case("deepspeed"))["README.md"]
+    plain = replace(find_profile("deepspeed"), flash_attention=False)
+    monkeypatch.setattr("meshwright.planner.emit.arguments.find_profile", lambda name: plain)
+    assert "Use flash attention" not in render(*case("deepspeed"))["README.md"]

@@ -161,7 +161,7 @@ def test_a_folder_that_appears_meanwhile_is_not_overwritten(
 def test_places_that_are_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for place in ("file", "file/below", "loop", "a\0b", "n" * 300):
+    for place in ("file", "file/below", "file/far/below", "loop", "a\0b", "n" * 300):
         with pytest.raises(MeshwrightError, match="out: "):
             write_plan(*case(), tmp_path / place)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "loop"]
