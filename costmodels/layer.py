@@ -19,6 +19,7 @@ import numpy as np
 from meshwright.costmodels.arrays import FloatArray, Num
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.operators import Attention, CrossEntropy, Gemm, LayerKind, LossKernel, Operator
+from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.roofline import DeviceRates, total_time
 from meshwright.costmodels.work import Shape, Traffic
@@ -184,7 +185,7 @@ def price_layer(
     backward_open, behind = _communication(backward_traffic(kind.operators, shape), span)
     repeat_open = [_communication(forward_traffic(ops, shape), span)[0] for ops in again]
     hide = profile.overlap_tensor
-    late = np.maximum(0.0, behind - 0.5 * wgrad)
+    late = exposed_time(behind, 0.5 * wgrad, profile.overlap_cost)
     cost = {
         "forward_s": _compute(kind.operators, shape, rates, profile, False),
         "backward_s": wgrad + _compute(head, shape, rates, profile, False),

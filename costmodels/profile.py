@@ -34,6 +34,9 @@ class Profile:
         keeps fp32 shards alone and gathers in 16 bits.
     overlap_gradients, overlap_parameters
         Share of the last backward (first forward) pass that hides gradient reduction (parameter gather).
+    overlap_cost
+        Seconds of compute lost per second of communication that runs beside it (shared cores and memory
+        bandwidth): ``1 - 1 / slowdown``.
     overlap_tensor
         Share of tensor-parallel traffic that hides behind the products next to it.
     prefetch_units
@@ -67,6 +70,7 @@ class Profile:
     working_copy: bool
     overlap_gradients: Num
     overlap_parameters: Num
+    overlap_cost: Num
     overlap_tensor: Num
     prefetch_units: Num
     bucket_bytes: Num

@@ -292,7 +292,7 @@ def _pareto_maximal(rows: IntArray) -> IntArray:
     return maximal
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=512)
 def in_flight(schedule: StaticSchedule) -> tuple[IntArray, ...]:
     """Micro-batches alive in each chunk of a rank at its fullest moments, a ``(moments, vpp)`` table a rank.
 

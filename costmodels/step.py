@@ -17,6 +17,7 @@ import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.memory import ITEMS, activation_bytes
+from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.pipeline import simulate
 from meshwright.costmodels.schedule import StaticSchedule, build, in_flight
 from meshwright.costmodels.strategy import Setting, Strategies
@@ -56,7 +57,9 @@ class Price:
     memory
         Bytes by item, each (B, R); zero beyond a plan's own ranks.
     flops
-        Executed by all tensor-parallel ranks' share: on each pipeline rank, (B, R), for one device.
+        Executed on one device of each pipeline rank, (B, R).
+    critical_rank
+        The rank that the step waits for, (B,).
     """
 
     step_time_s: FloatArray
@@ -64,6 +67,7 @@ class Price:
     hidden: Mapping[str, FloatArray]
     memory: Mapping[str, FloatArray]
     flops: FloatArray
+    critical_rank: IntArray
 
     @property
     def peak_bytes(self) -> FloatArray:
@@ -90,9 +94,10 @@ def price(setting: Setting, strategies: Strategies, counts: IntArray, tables: Ta
     names = [f"time.{c}" for c in CAUSES] + [f"hidden.{c}" for c in HIDDEN]
     flat = {name: np.zeros(size) for name in names}
     wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "flops")}
+    critical = np.zeros(size, dtype=np.int64)
     for schedule, rows in _structures(strategies):
         own = counts[rows, : schedule.num_chunks]
-        seconds = _time(setting, tables, schedule, rows, own)
+        seconds, critical[rows] = _time(setting, tables, schedule, rows, own)
         memory = _memory(setting, tables, strategies, schedule, rows, own)
         for name, column in seconds.items():
             flat[name][rows] = column
@@ -104,6 +109,7 @@ def price(setting: Setting, strategies: Strategies, counts: IntArray, tables: Ta
         hidden={c: flat[f"hidden.{c}"] for c in HIDDEN},
         memory={item: wide[item] for item in ITEMS},
         flops=wide["flops"],
+        critical_rank=critical,
     )
 
 
@@ -120,8 +126,9 @@ def _structures(s: Strategies) -> Iterator[tuple[StaticSchedule, IntArray]]:
 
 def chunk_times(tables: Tables, rows: IntArray, counts: IntArray) -> tuple[FloatArray, FloatArray]:
     """Return forward and backward seconds of each chunk, each (b, C), for counts (b, C, K, M)."""
+    each = tables.pass_s[rows][:, None]
     forward = np.einsum("bckm,bk->bc", counts, tables.forward_s[rows])
-    return forward, np.einsum("bckm,bkm->bc", counts, tables.backward_s[rows])
+    return forward + each, np.einsum("bckm,bkm->bc", counts, tables.backward_s[rows]) + each
 
 
 def _by_rank(schedule: StaticSchedule, values: FloatArray | IntArray) -> FloatArray:
@@ -137,8 +144,8 @@ def _pick(values: FloatArray, index: IntArray) -> FloatArray:
 
 def _time(
     setting: Setting, tables: Tables, schedule: StaticSchedule, rows: IntArray, counts: IntArray
-) -> dict[str, FloatArray]:
-    """Return seconds by cause and hidden seconds for the rows of one schedule."""
+) -> tuple[dict[str, FloatArray], IntArray]:
+    """Return seconds by cause, hidden seconds and the critical rank for the rows of one schedule."""
     m, profile = schedule.num_microbatches, setting.profile
     forward, backward = chunk_times(tables, rows, counts)
     times = simulate(schedule, forward, backward, tables.transfer_s[rows])
@@ -152,7 +159,8 @@ def _time(
     )
     rank = (times.end_s + late).argmax(axis=1)
     gather = np.einsum("brk,bk->br", kinds, tables.gather_s[rows])
-    early = np.maximum(0.0, gather - profile.overlap_parameters * forward[:, : schedule.pp])
+    first = profile.overlap_parameters * forward[:, : schedule.pp]
+    early = exposed_time(gather, first, profile.overlap_cost)
     update = np.einsum("brk,bk->br", kinds, tables.optimizer_s[rows])
     last = (update + early).argmax(axis=1)
 
@@ -167,7 +175,7 @@ def _time(
     own["parameter_gather"] = own["parameter_gather"] + _pick(early, last)
     spent = own | {
         "bubble": end_instant - _pick(instant.busy_s, rank),
-        "pipeline_transfer": end - end_instant,
+        "pipeline_transfer": end - end_instant + 2 * m * schedule.vpp * tables.pass_s[rows],
         "gradient_reduction": _pick(late, rank),
         "optimizer": _pick(update, last),
         "fixed": np.full(len(rows), profile.step_fixed_s),
@@ -178,7 +186,7 @@ def _time(
         + _pick(gather - early, last),
         "gradient_reduction": _pick(reduction - late, rank),
     }
-    return {f"time.{k}": v for k, v in spent.items()} | {f"hidden.{k}": v for k, v in hidden.items()}
+    return {f"time.{k}": v for k, v in spent.items()} | {f"hidden.{k}": v for k, v in hidden.items()}, rank
 
 
 def _memory(

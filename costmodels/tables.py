@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, Num
+from meshwright.costmodels.arrays import FloatArray, IntArray, Num
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import LayerCost, price_layer
 from meshwright.costmodels.memory import StateBytes, optimizer_traffic, state_bytes
 from meshwright.costmodels.operators import Gemm, LayerKind
+from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.span import GroupSpan, group_span
@@ -56,6 +57,8 @@ class Tables:
         Parameters gathered and gradients not yet scattered while a layer runs, (B, K).
     transfer_s
         From one stage to the next, (B,).
+    pass_s
+        Compute lost in every pass of a chunk to the transfer beside it, (B,).
     flops
         Executed by one micro-batch on one rank, forward and backward with recompute, (B, K, M).
     """
@@ -73,7 +76,14 @@ class Tables:
     working_bytes: FloatArray
     unit_bytes: FloatArray
     transfer_s: FloatArray
+    pass_s: FloatArray
     flops: FloatArray
+
+    def take(self, rows: IntArray) -> "Tables":
+        """Return the tables of some strategies."""
+        arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "states"}
+        states = StateBytes(**{f.name: getattr(self.states, f.name)[rows] for f in fields(StateBytes)})
+        return Tables(**arrays, states=states)
 
     @property
     def forward_s(self) -> FloatArray:
@@ -141,11 +151,6 @@ def _tied_parameters(kind: LayerKind, shape: Shape) -> Num:
     return sum(copies, start=np.zeros(np.shape(shape.tp)))
 
 
-def _exposed(communication: FloatArray, compute: FloatArray, share: Num) -> FloatArray:
-    """Return what ``share`` of the compute beside it does not hide."""
-    return np.maximum(0.0, communication - share * compute)
-
-
 def build_tables(setting: Setting, s: Strategies) -> Tables:
     """Return the tables of a batch of strategies; one call prices one or a million."""
     cost, where, shape, profile = (
@@ -166,9 +171,9 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
     backward_own = (cost.backward_s + cost.tensor_backward_s)[..., None] + cost.recompute_s
     backward_own = backward_own + cost.tensor_recompute_s
     backward_comm = (every_pass + scatter * (stage >= 2))[..., None]
-    share = profile.overlap_parameters
-    forward_gather = _exposed(every_pass, forward_own, share)
-    backward_gather = _exposed(backward_comm, backward_own, share)
+    share, lost = profile.overlap_parameters, profile.overlap_cost
+    forward_gather = exposed_time(every_pass, share * forward_own, lost)
+    backward_gather = exposed_time(backward_comm, share * backward_own, lost)
     host = profile.layer_host_s * np.array([kind.role == "block" for kind in setting.kinds])
     modes = cost.recompute_s.shape
     reduce = collective_time("all_reduce", gradient * parameters, data) * (stage == 0) + scatter * (
@@ -178,7 +183,7 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
     rates = setting.rates
     touched = optimizer_traffic(setting.precision, setting.optimizer, gradient) * parameters
     touched = touched / np.where(stage >= 1, s.dp[:, None], 1)
-    boundary = s.micro_batch_size * setting.sequence_length * setting.kinds[0].hidden * element
+    transfer = collective_time("send_recv", _boundary_bytes(setting, s, shape), where.pipeline)
     unit = (1 + profile.prefetch_units) * element * parameters * (stage == 3) + gradient * parameters * (
         stage >= 2
     )
@@ -203,9 +208,16 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
         saved_bytes=cost.saved_bytes,
         working_bytes=cost.working_bytes,
         unit_bytes=unit,
-        transfer_s=collective_time("send_recv", boundary / shape.sequence_split, where.pipeline),
+        transfer_s=transfer,
+        pass_s=lost * transfer,
         flops=(cost.forward_flops + cost.backward_flops)[..., None] + cost.recompute_flops,
     )
+
+
+def _boundary_bytes(setting: Setting, s: Strategies, shape: Shape) -> FloatArray:
+    """Return the bytes that one rank hands to the next stage for a micro-batch, (B,)."""
+    width = setting.kinds[0].hidden * setting.precision.element_bytes
+    return np.asarray(shape.tokens * width / shape.sequence_split, dtype=np.float64)
 
 
 def _parts(*parts: FloatArray) -> FloatArray:

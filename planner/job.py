@@ -109,12 +109,12 @@ class Job:
             raise MeshwrightError(
                 f"job: {unknown[0]!r} is not a field; allowed: {', '.join(sorted(known | {'pins'}))}"
             )
-        pins = {name: choice(value) for name, value in dict(data.get("pins") or {}).items()}
+        pins = {name: choice(value, name) for name, value in dict(data.get("pins") or {}).items()}
         return cls(**{k: v for k, v in data.items() if k in known}, choices=pins)
 
 
-def choice(value: Any) -> Choice:
-    """Return the choice that a user wrote: a value, a list of values, or a range string.
+def choice(value: Any, name: str = "") -> Choice:
+    """Return the choice that a user wrote for a decision: a value, a list of values, or a range string.
 
     ``4`` pins, ``[2, 4]`` allows two values, ``"<=8"`` and ``">=2"`` bound, ``"!3"`` forbids, and
     ``{"min": 2, "max": 8}`` bounds both ways.
@@ -131,6 +131,8 @@ def choice(value: Any) -> Choice:
                 return Choice(**{key: _number(value[2:])})  # type: ignore[arg-type]
         if value.startswith("!"):
             return Choice(forbidden=frozenset({_scalar(value[1:])}))
+        if name == "placement":
+            return Choice(allowed=frozenset({value.replace(" ", "")}))
         if "," in value:
             return Choice(allowed=frozenset(_scalar(v) for v in value.split(",")))
     return Choice(allowed=frozenset({_scalar(value)}))
@@ -144,7 +146,10 @@ def _scalar(value: Any) -> Any:
     words = {"true": True, "false": False, "on": True, "off": False}
     if text.lower() in words:
         return words[text.lower()]
-    return int(text) if text.lstrip("-").isdigit() else text
+    try:
+        return int(text)
+    except ValueError:
+        return text
 
 
 def _number(text: str) -> float:

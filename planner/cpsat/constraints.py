@@ -1,0 +1,61 @@
+"""Constraints of a mesh, one method a rule."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from meshwright.costmodels.schedule import in_flight
+from meshwright.planner.cpsat.scaling import Scaled
+from meshwright.planner.cpsat.variables import Expression, Variables
+
+
+@dataclass
+class Constraints:
+    """Adds the rules of a mesh to its model."""
+
+    variables: Variables
+    scaled: Scaled
+    recompute_uniform: bool
+
+    def add_all(self) -> None:
+        """Add every rule."""
+        self.one_mode()
+        for rank in range(self.variables.schedule.pp):
+            self.memory(rank)
+
+    def one_mode(self) -> None:
+        """All blocks share one recompute mode where the target knows no other."""
+        if not self.recompute_uniform:
+            return
+        v = self.variables
+        modes = sorted({m for _, _, m in v.hinted})
+        chosen = {m: v.model.new_bool_var(f"mode{m}") for m in modes}
+        v.model.add_exactly_one(list(chosen.values())) if chosen else None
+        for (_, k, m), var in v.hinted.items():
+            v.model.add(var <= int(v.want.layers[k]) * chosen[m])
+
+    def memory(self, rank: int) -> None:
+        """States, kept activations at every maximal moment, and the largest transients fit the device."""
+        v, s = self.variables, self.scaled
+        own = [int(c) for c in v.schedule.chunks_of_rank[rank]]
+        states = _sum(s.states[k] * n for c in own for (k, _), n in v.counts[c].items())
+        gathered = v.model.new_int_var(0, int(s.unit.max()), f"gather{rank}")
+        working = v.model.new_int_var(0, int(s.working.max()), f"work{rank}")
+        for (r, k, m), flag in v.present.items():
+            if r == rank:
+                v.model.add(gathered >= int(s.unit[k]) * flag)
+                v.model.add(working >= int(s.working[k, m]) * flag)
+        for live in in_flight(v.schedule)[rank]:
+            kept = _sum(
+                int(q) * int(s.saved[k, m]) * n
+                for c, q in zip(own, live, strict=True)
+                for (k, m), n in v.counts[c].items()
+            )
+            v.model.add(states + kept + gathered + working <= s.room)
+
+
+def _sum(terms: object) -> Expression:
+    """Return the sum of expressions and integers (an empty one is zero)."""
+    listed = [int(t) if isinstance(t, np.integer) else t for t in terms]  # type: ignore[attr-defined]
+    return cp_model.LinearExpr.sum(listed) if listed else 0

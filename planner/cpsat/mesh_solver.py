@@ -1,0 +1,181 @@
+"""Solve one mesh: propose, simulate, cut, until nothing faster than the cutoff is left."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.pipeline import critical_path
+from meshwright.costmodels.schedule import build
+from meshwright.costmodels.step import Price, chunk_times, price
+from meshwright.costmodels.strategy import Setting, Strategies
+from meshwright.costmodels.tables import Tables
+from meshwright.planner.bounds import Demand
+from meshwright.planner.cpsat.constraints import Constraints
+from meshwright.planner.cpsat.objective import Objective
+from meshwright.planner.cpsat.scaling import Scaled, scale
+from meshwright.planner.cpsat.variables import make_variables
+from meshwright.planner.graph import ModelGraph
+
+SEED = 7
+RELATIVE_GAP = 1e-4
+MAX_ROUNDS = 60
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A priced assignment of layers: counts (C, K, M), cut points (C + 1,), seconds and peak bytes."""
+
+    counts: IntArray
+    cuts: IntArray
+    step_s: float
+    peak_bytes: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What solving a mesh found.
+
+    Attributes
+    ----------
+    best
+        The fastest plan found below the cutoff, or None.
+    bound_s
+        No plan of this mesh is faster than this.
+    proven
+        Whether the search ended by itself rather than at a limit.
+    rounds
+        Times CP-SAT was called.
+    """
+
+    best: Candidate | None
+    bound_s: float
+    proven: bool
+    rounds: int
+
+
+@dataclass(frozen=True)
+class MeshTask:
+    """Everything that the model of one mesh needs; batches hold one strategy."""
+
+    setting: Setting
+    graph: ModelGraph
+    strategies: Strategies
+    tables: Tables
+    want: Demand
+    usable_bytes: float
+    recompute_uniform: bool
+
+
+class MeshSolver:
+    """The CP-SAT model of one mesh with its lazy cuts."""
+
+    def __init__(self, task: MeshTask, cutoff_s: float, limit: float) -> None:
+        self.task, self.limit = task, limit
+        s = task.strategies
+        self.schedule = build(s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0]))
+        self.scaled: Scaled = scale(task.setting, s, task.tables, task.want, task.usable_bytes)
+        self.model = cp_model.CpModel()
+        self.variables = make_variables(self.model, self.schedule, task.graph, task.want)
+        Constraints(self.variables, self.scaled, task.recompute_uniform).add_all()
+        self.objective = Objective(self.variables, self.scaled, self.scaled.floor_time(cutoff_s))
+        for rank in range(self.schedule.pp):
+            self._start_cuts(rank)
+
+    def _start_cuts(self, rank: int) -> None:
+        """Cut with the paths that are critical when that rank is the slow one, others equal."""
+        slow = 1.0 + 0.1 * (self.schedule.rank_of_chunk == rank)
+        for end in {0, rank}:
+            self.objective.cut(critical_path(self.schedule, slow, 2.0 * slow, 0.0, end))
+
+    def solve(self, cutoff_s: float, tolerance: float) -> Outcome:
+        """Return the best plan faster than ``cutoff_s``, to within ``tolerance``."""
+        best: Candidate | None = None
+        bound, spent, rounds = 0.0, 0.0, 0
+        self.objective.minimise()
+        while True:
+            solver = self._run(self.limit - spent)
+            status, rounds = solver.status, rounds + 1
+            spent += solver.deterministic_s
+            if status == cp_model.INFEASIBLE:
+                return Outcome(best, max(bound, cutoff_s), True, rounds)
+            bound = max(bound, min(cutoff_s, solver.bound * self.scaled.unit_s))
+            if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+                return Outcome(best, bound, False, rounds)
+            found = self.priced(solver.counts, solver.cuts)
+            if found.step_s < cutoff_s:
+                best, cutoff_s = found, found.step_s * (1 - tolerance)
+                self.model.add(self.objective.total <= self.scaled.floor_time(cutoff_s))
+            if solver.bound * self.scaled.unit_s >= cutoff_s:
+                return Outcome(best, cutoff_s, True, rounds)
+            if spent >= self.limit or rounds >= MAX_ROUNDS:
+                return Outcome(best, bound, False, rounds)
+            self._cut_at(found)
+            self._hint(found.counts)
+
+    def _run(self, limit: float) -> "_Answer":
+        solver = cp_model.CpSolver()
+        parameters = solver.parameters
+        parameters.num_workers = 1
+        parameters.random_seed = SEED
+        parameters.max_deterministic_time = max(limit, 0.01)
+        parameters.relative_gap_limit = RELATIVE_GAP
+        status = solver.solve(self.model)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            known = solver.best_objective_bound if status == cp_model.UNKNOWN else 0.0
+            return _Answer(status, known, solver.deterministic_time, np.empty(0, int), np.empty(0, int))
+        counts, cuts = self._read(solver.value)
+        return _Answer(status, solver.best_objective_bound, solver.deterministic_time, counts, cuts)
+
+    def _read(self, value: Callable[..., int]) -> tuple[IntArray, IntArray]:
+        """Return counts (C, K, M) and cut points (C + 1,) of the solution."""
+        v = self.variables
+        counts = np.zeros((len(v.counts), len(v.graph.kinds), len(MODES)), dtype=np.int64)
+        for c, row in enumerate(v.counts):
+            for (k, m), n in row.items():
+                counts[c, k, m] = n if isinstance(n, int) else value(n)
+        cuts = np.concatenate([[0], counts.sum(axis=(1, 2)).cumsum()])
+        return counts, cuts
+
+    def _price(self, counts: IntArray) -> Price:
+        task = self.task
+        return price(task.setting, task.strategies, counts[None], task.tables)
+
+    def priced(self, counts: IntArray, cuts: IntArray) -> Candidate:
+        """Return the floating-point price of an assignment."""
+        got = self._price(counts)
+        return Candidate(counts, cuts, float(got.step_time_s[0]), float(got.peak_bytes.max()))
+
+    def _times(self, counts: IntArray) -> tuple[FloatArray, FloatArray]:
+        forward, backward = chunk_times(self.task.tables, np.array([0]), counts[None])
+        return forward[0], backward[0]
+
+    def _cut_at(self, found: Candidate) -> None:
+        """Cut with the critical paths of a plan, to the end of every rank that could be last."""
+        forward, backward = self._times(found.counts)
+        transfer = float(self.task.tables.transfer_s[0])
+        for rank in {0, self.schedule.pp - 1, self._latest(found.counts)}:
+            self.objective.cut(critical_path(self.schedule, forward, backward, transfer, rank))
+
+    def _latest(self, counts: IntArray) -> int:
+        """Return the rank that reduces its gradients last."""
+        return int(self._price(counts).critical_rank[0])
+
+    def _hint(self, counts: IntArray) -> None:
+        self.model.clear_hints()
+        for (c, k, m), var in self.variables.hinted.items():
+            self.model.add_hint(var, int(counts[c, k, m]))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """One CP-SAT call."""
+
+    status: int
+    bound: float
+    deterministic_s: float
+    counts: IntArray
+    cuts: IntArray

@@ -1,0 +1,86 @@
+"""The objective of a mesh: finish of the slowest rank plus update of the slowest rank, as a set of cuts.
+
+Every path through the schedule is linear in the chunks' times and never longer than the simulated time of
+the event that it leads to. The model starts from paths that hold for any plan; each plan it proposes is
+simulated, and its critical path becomes one more cut.
+"""
+
+from dataclasses import dataclass, field
+
+from ortools.sat.python import cp_model
+
+from meshwright.costmodels.pipeline import Path
+from meshwright.planner.cpsat.scaling import Scaled
+from meshwright.planner.cpsat.variables import Expression, Variables
+
+
+@dataclass
+class Objective:
+    """Time expressions of a mesh and the cuts on its length."""
+
+    variables: Variables
+    scaled: Scaled
+    most: int
+    forward: list[Expression] = field(default_factory=list)
+    backward: list[Expression] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        v, s = self.variables, self.scaled
+        self.finish = v.model.new_int_var(0, self.most, "finish")
+        self.update = v.model.new_int_var(0, self.most, "update")
+        for c, counts in enumerate(v.counts):
+            self.forward.append(
+                self._bound(f"f{c}", [s.each_pass] + [int(s.forward[k]) * n for (k, _), n in counts.items()])
+            )
+            self.backward.append(
+                self._bound(
+                    f"b{c}", [s.each_pass] + [int(s.backward[k, m]) * n for (k, m), n in counts.items()]
+                )
+            )
+        for rank in range(v.schedule.pp):
+            self._after(rank)
+        v.model.add(self.total <= self.most)
+
+    @property
+    def total(self) -> Expression:
+        """The step in units of time."""
+        return self.finish + self.update + self.scaled.fixed
+
+    def minimise(self) -> None:
+        """Make the step's length the objective."""
+        self.variables.model.minimize(self.total)
+
+    def _bound(self, name: str, terms: list[Expression]) -> cp_model.IntVar:
+        var = self.variables.model.new_int_var(0, self.most, name)
+        self.variables.model.add(var == cp_model.LinearExpr.sum(terms))
+        return var
+
+    def _per_layer(self, rank: int, table: object) -> Expression:
+        """Return a once-a-step table summed over the layers of a rank."""
+        v = self.variables
+        own = v.schedule.chunks_of_rank[rank]
+        terms = [int(table[k]) * n for c in own for (k, _), n in v.counts[c].items()]  # type: ignore[index]
+        return cp_model.LinearExpr.sum(terms)
+
+    def _after(self, rank: int) -> None:
+        """Optimizer and gathering of parameters follow the barrier; the first forward pass hides some."""
+        v, s = self.variables, self.scaled
+        first = int(v.schedule.chunks_of_rank[rank][0])
+        window = cp_model.LinearExpr.sum(
+            [int(s.gather_window[k]) * n for (k, _), n in v.counts[first].items()]
+        )
+        own = self._per_layer(rank, s.optimizer)
+        v.model.add(self.update >= own + self._per_layer(rank, s.gather_floor))
+        v.model.add(self.update >= own + self._per_layer(rank, s.gather) - window)
+
+    def cut(self, path: Path) -> None:
+        """Add a path to the end of a rank, with the gradient reduction that follows it there."""
+        v, s = self.variables, self.scaled
+        terms: list[Expression] = [path.transfers * s.transfer]
+        terms += [n * self.forward[c] for c, n in enumerate(path.forward_counts) if n]
+        terms += [n * self.backward[c] for c, n in enumerate(path.backward_counts) if n]
+        length = cp_model.LinearExpr.sum(terms)
+        last = int(v.schedule.chunk[v.schedule.last_operation()[path.rank]])
+        window = cp_model.LinearExpr.sum([int(s.window[k, m]) * n for (k, m), n in v.counts[last].items()])
+        v.model.add(self.finish >= length + self._per_layer(path.rank, s.reduce_floor))
+        v.model.add(self.finish >= length + self._per_layer(path.rank, s.reduce) - window)

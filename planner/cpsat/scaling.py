@@ -1,0 +1,107 @@
+"""From seconds and bytes to the integers that CP-SAT works on, with the error bounded.
+
+Times that lengthen a step round down and windows that shorten it round up, so the integer objective is a
+lower bound on the price; memory rounds up, so what CP-SAT accepts fits. One unit of time is a
+:data:`RESOLUTION`-th of the smallest block's pass, one unit of memory a KiB: the relative error is below
+``1 / RESOLUTION`` and a KiB a layer. The floating-point price alone judges a plan.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.step import fixed_bytes
+from meshwright.costmodels.strategy import Setting, Strategies
+from meshwright.costmodels.tables import Tables
+from meshwright.planner.bounds import Demand
+
+RESOLUTION = 200_000
+MEMORY_UNIT_BYTES = 1024.0
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """One mesh in integers: K kinds, M modes.
+
+    Attributes
+    ----------
+    unit_s
+        Seconds of a unit of time.
+    forward, backward
+        (K,) and (K, M), rounded down.
+    reduce, reduce_floor, window
+        Gradient reduction (K,); its part that no overlap hides (K,); the window of a backward pass (K, M),
+        rounded up.
+    gather, gather_floor, gather_window
+        The same for gathering parameters: (K,), (K,), (K,).
+    optimizer
+        (K,).
+    transfer, each_pass, fixed
+        Scalars; ``each_pass`` lengthens every pass of a chunk.
+    states, saved, unit, working
+        Bytes in memory units, rounded up: (K,), (K, M), (K,), (K, M).
+    room
+        Memory units on each device.
+    """
+
+    unit_s: float
+    forward: IntArray
+    backward: IntArray
+    reduce: IntArray
+    reduce_floor: IntArray
+    window: IntArray
+    gather: IntArray
+    gather_floor: IntArray
+    gather_window: IntArray
+    optimizer: IntArray
+    transfer: int
+    each_pass: int
+    fixed: int
+    states: IntArray
+    saved: IntArray
+    unit: IntArray
+    working: IntArray
+    room: int
+
+    def floor_time(self, seconds: float) -> int:
+        """Return whole units in a duration."""
+        return int(np.floor(seconds / self.unit_s))
+
+
+def _down(values: FloatArray, unit: float) -> IntArray:
+    return np.floor(values / unit).astype(np.int64)
+
+
+def _up(values: FloatArray, unit: float) -> IntArray:
+    return np.ceil(values / unit).astype(np.int64)
+
+
+def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable: float) -> Scaled:
+    """Return one mesh (the first of the batch) in integers."""
+    profile = setting.profile
+    lost, growth = profile.overlap_cost, 1 + profile.fragmentation
+    blocks = np.flatnonzero(want.blocks)
+    unit = float(tables.forward_s[0, blocks].min()) / RESOLUTION
+    byte = MEMORY_UNIT_BYTES
+    backward = tables.backward_s[0]
+    return Scaled(
+        unit_s=unit,
+        forward=_down(tables.forward_s[0], unit),
+        backward=_down(backward, unit),
+        reduce=_down(tables.reduce_s[0], unit),
+        reduce_floor=_down(lost * tables.reduce_s[0], unit),
+        window=_up((1 - lost) * profile.overlap_gradients * backward, unit),
+        gather=_down(tables.gather_s[0], unit),
+        gather_floor=_down(lost * tables.gather_s[0], unit),
+        gather_window=_up((1 - lost) * profile.overlap_parameters * tables.forward_s[0], unit),
+        optimizer=_down(tables.optimizer_s[0], unit),
+        transfer=int(tables.transfer_s[0] / unit),
+        each_pass=int(tables.pass_s[0] / unit),
+        fixed=int(profile.step_fixed_s / unit),
+        states=_up(tables.state_bytes[0], byte),
+        saved=_up(growth * tables.saved_bytes[0], byte),
+        unit=_up(growth * tables.unit_bytes[0], byte),
+        working=_up(growth * tables.working_bytes[0], byte),
+        room=int((usable - sum(float(v[0]) for v in fixed_bytes(setting, s).values())) / byte),
+    )

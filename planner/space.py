@@ -1,0 +1,90 @@
+"""The search space: every mesh that a problem allows, as one batch of arrays.
+
+Enumerated are ``tp``, ``pp``, ``dp``, ``vpp``, ZeRO stage, micro-batch size, sequence parallelism and
+placement. Twins that differ in name only are kept once: ZeRO and placement where there is no data (or no
+pipeline) group. GPipe is searched only if the job pins it: 1F1B holds fewer micro-batches in flight.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from meshwright.costmodels.arrays import IntArray
+from meshwright.planner.job import Choice
+from meshwright.planner.meshes import Meshes
+from meshwright.planner.problem import Problem
+from meshwright.planner.rules import legal
+
+
+def divisors(n: int) -> list[int]:
+    """Return the divisors of ``n`` in rising order."""
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
+def _admitted(problem: Problem, name: str, values: Sequence[int]) -> list[int]:
+    """Return the values that the job's choice for a decision admits."""
+    wanted = problem.job.choices.get(name, Choice())
+    return [v for v in values if wanted.admits(v)]
+
+
+def _degrees(problem: Problem) -> list[tuple[int, int, int]]:
+    """Return (tp, pp, dp) that fit the devices; all are used unless idle devices are allowed."""
+    total, batch = problem.cluster.num_devices, problem.job.global_batch_size
+    widest = max((int(p.units) for p in problem.model.parts if not p.padded), default=1)
+    idle = problem.job.allow_idle
+    tps = [t for t in range(1, min(total, widest) + 1) if idle or total % t == 0]
+    found = []
+    for tp in _admitted(problem, "tp", [t for t in tps if _tp_legal(problem, t)]):
+        room = total // tp
+        pps = range(1, min(room, problem.model.num_layers) + 1)
+        for pp in _admitted(problem, "pp", [p for p in pps if idle or room % p == 0]):
+            dps = [d for d in divisors(batch) if d <= room // pp] if idle else [room // pp]
+            found += [(tp, pp, dp) for dp in _admitted(problem, "dp", dps)]
+    return found
+
+
+def _tp_legal(problem: Problem, tp: int) -> bool:
+    parts = [p for p in problem.model.parts if not p.padded]
+    return all(p.units % tp == 0 or (p.replicable and tp % p.units == 0) for p in parts)
+
+
+def _schedules(problem: Problem, pp: int) -> list[tuple[str, int]]:
+    """Return (schedule, vpp) for a pipeline degree."""
+    wanted = problem.job.choices.get("schedule", Choice(allowed=frozenset({"1f1b", "interleaved"})))
+    plain = [(name, 1) for name in ("1f1b", "gpipe") if wanted.admits(name)]
+    if pp == 1 or not problem.target.interleaved or not wanted.admits("interleaved"):
+        return plain
+    return plain + [("interleaved", v) for v in range(2, problem.model.num_layers // pp + 1)]
+
+
+def enumerate_meshes(problem: Problem) -> Meshes:
+    """Return every candidate mesh before the rules; see :func:`space`."""
+    batch, target = problem.job.global_batch_size, problem.target
+    columns: list[tuple[object, ...]] = []
+    for tp, pp, dp in _degrees(problem):
+        if batch % dp:
+            continue
+        stages = sorted(
+            target.zero_stages & (target.zero_stages_with_pipeline if pp > 1 else target.zero_stages)
+        )
+        stages = _admitted(problem, "zero_stage", stages)
+        stages = stages if dp > 1 else stages[:1]
+        micro = [(b, batch // dp // b) for b in divisors(batch // dp)]
+        split = [0, 1] if tp > 1 and target.sequence_parallel else [0]
+        places = [0, 1] if dp > 1 and pp > 1 else [0]
+        for (b, m), (name, vpp), z, sp, place in product(
+            micro, _schedules(problem, pp), stages, split, places
+        ):
+            columns.append((tp, pp, dp, vpp, z, b, m, sp, place, name))
+    table = list(zip(*columns, strict=True)) or [()] * 10
+    numbers: list[IntArray] = [np.array(c, dtype=np.int64) for c in table[:9]]
+    return Meshes(*numbers, schedule=np.array(table[9], dtype=np.str_))
+
+
+def space(problem: Problem) -> tuple[Meshes, dict[str, int]]:
+    """Return the legal meshes of a problem, and how many each rule discarded."""
+    meshes = enumerate_meshes(problem)
+    passed, discarded = legal(problem, meshes)
+    return meshes.take(passed), discarded
