@@ -60,8 +60,9 @@ def _least(values: FloatArray, allowed: BoolArray) -> FloatArray:
     return np.where(allowed, values, np.inf).min(axis=-1)
 
 
-def _work(s: Strategies, tables: Tables, backward: FloatArray, want: Demand) -> tuple[FloatArray, FloatArray]:
+def least_work(s: Strategies, tables: Tables, want: Demand) -> tuple[FloatArray, FloatArray]:
     """Return the least seconds of all chunks for a micro-batch, and the largest forward share, (B,)."""
+    backward = _least(tables.backward_s, want.allowed)
     layers = ((tables.forward_s + backward) * want.layers).sum(axis=-1)
     ratios = tables.forward_s / np.maximum(tables.forward_s + backward, 1e-30)
     return layers + 2 * s.chunks * tables.pass_s, np.maximum(ratios.max(axis=-1), 0.5 * (tables.pass_s > 0))
@@ -69,8 +70,7 @@ def _work(s: Strategies, tables: Tables, backward: FloatArray, want: Demand) -> 
 
 def quick_bounds(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> FloatArray:
     """Return a lower bound on the step time of each mesh, (B,), whatever the stages and recomputation."""
-    backward = _least(tables.backward_s, want.allowed)
-    work, share = _work(s, tables, backward, want)
+    work, share = least_work(s, tables, want)
     pipeline = np.zeros(len(s))
     names = np.array(s.schedule)
     for name in sorted(set(s.schedule)):
@@ -196,8 +196,7 @@ def stage_bounds(
     ranks = _ranks(setting, s, tables, want, usable)
     blocks = float(want.layers[want.blocks].sum())
     tail = _tail(setting, s, tables, want)
-    least = _least(tables.backward_s, want.allowed)
-    work, share = _work(s, tables, least, want)
+    work, share = least_work(s, tables, want)
     m = s.num_microbatches[:, None].astype(np.float64)
     ahead = np.minimum(m, s.pp[:, None] - np.arange(ranks.exists.shape[1]))
     through = np.maximum((m - 1) - np.maximum(ahead - 1, 0) * share[:, None], 0.0)

@@ -1,7 +1,7 @@
 """The search space: every mesh that a problem allows, as one batch of arrays.
 
 Enumerated are ``tp``, ``pp``, ``dp``, ``vpp``, ZeRO stage, micro-batch size, sequence parallelism and
-placement. Twins that differ in name only are kept once: ZeRO and placement where there is no data (or no
+placement. Interleaved chunks are equal (see :mod:`meshwright.planner.chunking`). Twins that differ in name only are kept once: ZeRO and placement where there is no data (or no
 pipeline) group. GPipe is searched only if the job pins it: 1F1B holds fewer micro-batches in flight.
 """
 
@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
+from meshwright.planner.chunking import equal_chunks
 from meshwright.planner.job import Choice
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.problem import Problem
@@ -56,7 +57,8 @@ def _schedules(problem: Problem, pp: int) -> list[tuple[str, int]]:
     plain = [(name, 1) for name in ("1f1b", "gpipe") if wanted.admits(name)]
     if pp == 1 or not problem.target.interleaved or not wanted.admits("interleaved"):
         return plain
-    return plain + [("interleaved", v) for v in range(2, problem.model.num_layers // pp + 1)]
+    blocks, most = len(problem.model.block_layers), problem.model.num_layers // pp
+    return plain + [("interleaved", v) for v in range(2, most + 1) if equal_chunks(blocks, pp * v)[1]]
 
 
 def enumerate_meshes(problem: Problem) -> Meshes:

@@ -91,10 +91,13 @@ class MeshSolver:
         for end in {0, rank}:
             self.objective.cut(critical_path(self.schedule, slow, 2.0 * slow, 0.0, end))
 
-    def solve(self, cutoff_s: float, tolerance: float) -> Outcome:
-        """Return the best plan faster than ``cutoff_s``, to within ``tolerance``."""
+    def solve(self, cutoff_s: float, tolerance: float, start: Candidate | None = None) -> Outcome:
+        """Return the best plan faster than ``cutoff_s``, to within ``tolerance``, beginning from ``start``."""
         best: Candidate | None = None
         bound, spent, rounds = 0.0, 0.0, 0
+        if start is not None:
+            self._cut_at(start)
+            self._hint(start.counts)
         self.objective.minimise()
         while True:
             solver = self._run(self.limit - spent)

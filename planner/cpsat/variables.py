@@ -8,6 +8,7 @@ from ortools.sat.python import cp_model
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.schedule import StaticSchedule
 from meshwright.planner.bounds import Demand
+from meshwright.planner.chunking import equal_chunks
 from meshwright.planner.graph import ModelGraph
 
 Expression = cp_model.LinearExprT
@@ -78,9 +79,11 @@ def _stack_counts(made: Variables) -> list[dict[int, Expression]]:
     before = _tally(graph, 0, first)
     after = _tally(graph, last + 1, graph.num_layers)
     found: list[dict[int, Expression]] = []
+    q, _ = equal_chunks(blocks, chunks)
     for c in range(chunks):
-        least = 0 if (c == 0 and before) or (c == chunks - 1 and after) else 1
-        row: dict[int, Expression] = {block: made.model.new_int_var(least, blocks, f"n{c}")}
+        ends = (c == 0 and bool(before), c == chunks - 1 and bool(after))
+        least, most = (q - any(ends), q) if made.schedule.vpp > 1 else (0 if any(ends) else 1, blocks)
+        row: dict[int, Expression] = {block: made.model.new_int_var(least, most, f"n{c}")}
         row |= before if c == 0 else {}
         row |= after if c == chunks - 1 else {}
         found.append(row)
@@ -103,6 +106,8 @@ def _cut_counts(made: Variables) -> list[dict[int, Expression]]:
     model.add(made.cuts[-1] == total)
     for a, b in zip(made.cuts, made.cuts[1:], strict=False):
         model.add(b >= a + 1)
+    if made.schedule.vpp > 1:
+        _equal_cuts(made)
     prefixes: list[list[cp_model.IntVar]] = []
     for k in range(len(graph.kinds)):
         column: IntArray = graph.prefix_counts[:, k]
@@ -121,6 +126,15 @@ def _cut_counts(made: Variables) -> list[dict[int, Expression]]:
             row_of[k] = count
         found.append(row_of)
     return found
+
+
+def _equal_cuts(made: Variables) -> None:
+    """Interleaved chunks are equal; the first may be one block short."""
+    inner = made.graph.block_layers
+    q, shifts = equal_chunks(len(inner), made.schedule.num_chunks)
+    short = made.model.new_int_var_from_domain(cp_model.Domain.from_values(list(shifts)), "short")
+    for c, cut in enumerate(made.cuts[1:-1], start=1):
+        made.model.add(cut == inner[0] + c * q - short)
 
 
 def _split_modes(made: Variables, chunk: int, kind: int, total: Expression) -> None:

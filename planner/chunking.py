@@ -1,0 +1,32 @@
+"""How many blocks the chunks of a pipeline may hold.
+
+With one chunk a rank (1F1B, GPipe) stages are free. Interleaved chunks are equal, as Megatron-LM runs them:
+every chunk holds ``q`` blocks, except that the first may hold one fewer (the embedding counts as a layer)
+and so may the last (the head does; ``--account-for-embedding-in-pipeline-split`` and its twin).
+"""
+
+import numpy as np
+
+from meshwright.costmodels.arrays import IntArray
+from meshwright.planner.graph import ModelGraph
+from meshwright.planner.strategy import even_split
+
+
+def equal_chunks(blocks: int, chunks: int) -> tuple[int, tuple[int, ...]]:
+    """Return (q, shifts): blocks per chunk, and by how many the first chunk may be short (empty: impossible)."""
+    q = -(-blocks // chunks)
+    missing = q * chunks - blocks
+    return q, {0: (0,), 1: (0, 1), 2: (1,)}.get(missing, ())
+
+
+def chunk_cuts(graph: ModelGraph, chunks: int, interleaved: bool) -> list[IntArray]:
+    """Return the first cut points (C + 1,) to try: the equal ones, or an even split; none if a chunk is empty."""
+    inner = graph.block_layers
+    if interleaved:
+        q, shifts = equal_chunks(len(inner), chunks)
+        splits = [inner[0] + q * np.arange(chunks + 1) - shift for shift in shifts]
+    else:
+        splits = [inner[0] + np.concatenate([[0], np.cumsum(even_split(len(inner), chunks))])]
+    for cuts in splits:
+        cuts[0], cuts[-1] = 0, graph.num_layers
+    return [cuts for cuts in splits if (np.diff(cuts) > 0).all()]

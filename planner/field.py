@@ -1,0 +1,83 @@
+"""All meshes of a problem with their tables and bounds: what the search works through."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.strategy import Setting
+from meshwright.costmodels.tables import Tables, build_tables
+from meshwright.planner.bounds import Demand, demand, least_work, memory_floor, quick_bounds
+from meshwright.planner.cpsat.mesh_solver import MeshTask
+from meshwright.planner.meshes import Meshes
+from meshwright.planner.pricing import setting, usable_bytes
+from meshwright.planner.problem import Problem
+from meshwright.planner.space import space
+
+
+@dataclass
+class Field:
+    """The meshes of a problem.
+
+    Attributes
+    ----------
+    bounds
+        Lower bound on each mesh's step, (B,); infinite where no plan fits. The search raises it.
+    forward_share
+        Largest share of a forward pass in a chunk's time, (B,).
+    order
+        Rows by rising quick bound, those that may fit only.
+    discarded
+        How many meshes each rule, and the memory floor, took away.
+    refined
+        Rows whose bound looks at single stages already.
+    """
+
+    problem: Problem
+    meshes: Meshes
+    setting: Setting
+    tables: Tables
+    want: Demand
+    usable: float
+    bounds: FloatArray
+    forward_share: FloatArray
+    floor_bytes: FloatArray
+    order: IntArray
+    discarded: dict[str, int]
+    refined: set[int] = field(default_factory=set)
+
+    def task(self, row: int) -> MeshTask:
+        """Return the CP-SAT task of one mesh."""
+        return MeshTask(
+            self.setting,
+            self.problem.model,
+            self.meshes.take([row]).strategies(),
+            self.tables.take(np.array([row])),
+            self.want,
+            self.usable,
+            self.problem.target.recompute_uniform,
+        )
+
+
+def survey(problem: Problem) -> Field:
+    """Return all legal meshes with their quick bounds; those that cannot fit are marked infinite."""
+    meshes, discarded = space(problem)
+    common, want, usable = setting(problem), demand(problem), usable_bytes(problem)
+    strategies = meshes.strategies()
+    tables = build_tables(common, strategies)
+    floor = memory_floor(common, strategies, tables, want)
+    bounds = np.where(floor <= usable, quick_bounds(common, strategies, tables, want), np.inf)
+    order = np.argsort(bounds, kind="stable")
+    return Field(
+        problem=problem,
+        meshes=meshes,
+        setting=common,
+        tables=tables,
+        want=want,
+        usable=usable,
+        bounds=bounds,
+        forward_share=least_work(strategies, tables, want)[1],
+        floor_bytes=floor,
+        order=order[np.isfinite(bounds[order])],
+        discarded=discarded | {"memory floor": int((floor > usable).sum())},
+    )

@@ -1,0 +1,127 @@
+"""The least recomputation that makes given stages fit: a fractional knapsack a rank, rounded up to layers.
+
+With the stages fixed, each rank must bring its kept activations at its fullest moment under its room. Layers
+move along the lower convex hull of (seconds, bytes) of their recompute modes; filling the cheapest segments
+first is optimal for the fractional problem, so its seconds are a lower bound, and rounding each segment up to
+whole layers is a plan.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.schedule import StaticSchedule, in_flight
+from meshwright.costmodels.step import fixed_bytes
+from meshwright.costmodels.strategy import Setting, Strategies
+from meshwright.costmodels.tables import Tables
+from meshwright.planner.bounds import Demand
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Recomputation of one mesh with given stages.
+
+    Attributes
+    ----------
+    seconds
+        Least fractional recomputation of one micro-batch on each rank, (R,); infinite if nothing fits.
+    counts
+        Whole layers per chunk, kind and mode, (C, K, M), rounded so that they fit where that is possible.
+    """
+
+    seconds: FloatArray
+    counts: IntArray
+
+
+def hull(seconds: FloatArray, kept: FloatArray, allowed: IntArray) -> list[int]:
+    """Return the allowed modes on the lower convex hull, cheapest first, each freeing bytes at a rising price."""
+    modes = sorted((int(m) for m in allowed), key=lambda m: (seconds[m], kept[m]))
+    chain: list[int] = []
+    for m in modes:
+        if chain and kept[m] >= kept[chain[-1]]:
+            continue
+        while len(chain) > 1 and _slope(seconds, kept, chain[-2], chain[-1]) >= _slope(
+            seconds, kept, chain[-1], m
+        ):
+            chain.pop()
+        chain.append(m)
+    return chain
+
+
+def _slope(seconds: FloatArray, kept: FloatArray, a: int, b: int) -> float:
+    """Return seconds paid per byte freed from mode ``a`` to mode ``b``."""
+    return float((seconds[b] - seconds[a]) / (kept[a] - kept[b]))
+
+
+def fill(
+    setting: Setting,
+    s: Strategies,
+    tables: Tables,
+    want: Demand,
+    usable: float,
+    schedule: StaticSchedule,
+    kinds: IntArray,
+) -> Filled:
+    """Return the least recomputation for one mesh (a batch of one) whose chunks hold ``kinds`` (C, K) layers."""
+    growth = 1 + setting.profile.fragmentation
+    saved, cost = growth * tables.saved_bytes[0], tables.backward_s[0]
+    chains = {
+        int(k): hull(cost[k], saved[k], np.flatnonzero(want.allowed[k])) for k in np.flatnonzero(want.layers)
+    }
+    room = usable - sum(float(v[0]) for v in fixed_bytes(setting, s).values())
+    seconds = np.zeros(schedule.pp)
+    counts = np.zeros((*kinds.shape, saved.shape[1]), dtype=np.int64)
+    least = np.array([saved[k, chains[k][0]] if k in chains else 0.0 for k in range(len(saved))])
+    for rank, live in enumerate(in_flight(schedule)):
+        own = schedule.chunks_of_rank[rank]
+        row = live[(live @ (kinds[own] @ least)).argmax()]
+        free = (
+            room
+            - float(kinds[own].sum(axis=0) @ tables.state_bytes[0])
+            - _transient(growth, tables, kinds[own], chains)
+        )
+        need = float(row @ (kinds[own] @ least)) - free
+        for c, k in zip(*np.nonzero(kinds[own]), strict=True):
+            counts[own[c], k, chains[int(k)][0]] = kinds[own[c], k]
+        seconds[rank] = _spend(need, own, row, kinds, chains, saved, cost, counts)
+    return Filled(seconds, counts)
+
+
+def _transient(growth: float, tables: Tables, kinds: IntArray, chains: dict[int, list[int]]) -> float:
+    """Return the least transient bytes of a rank that holds these kinds."""
+    present = np.flatnonzero(kinds.sum(axis=0))
+    gathered = max(float(tables.unit_bytes[0, k]) for k in present)
+    working = max(min(float(tables.working_bytes[0, k, m]) for m in chains[int(k)]) for k in present)
+    return growth * (gathered + working)
+
+
+def _spend(
+    need: float,
+    own: IntArray,
+    live: IntArray,
+    kinds: IntArray,
+    chains: dict[int, list[int]],
+    saved: FloatArray,
+    cost: FloatArray,
+    counts: IntArray,
+) -> float:
+    """Free ``need`` bytes along the cheapest segments; return the fractional seconds and round counts up."""
+    segments = [
+        (_slope(cost[k], saved[k], a, b) / q, int(c), int(k), a, b, float(q))
+        for c, q in zip(own, live, strict=True)
+        for k in np.flatnonzero(kinds[c])
+        for a, b in zip(chains[int(k)], chains[int(k)][1:], strict=False)
+    ]
+    spent = 0.0
+    for _, c, k, a, b, q in sorted(segments):
+        if need <= 0:
+            return spent
+        each = q * (saved[k, a] - saved[k, b])
+        wanted = min(need / each, float(kinds[c, k]))
+        spent += wanted * (cost[k, b] - cost[k, a])
+        whole = min(int(np.ceil(wanted - 1e-12)), int(counts[c, k, a]))
+        counts[c, k, a] -= whole
+        counts[c, k, b] += whole
+        need -= wanted * each
+    return spent if need <= 1e-6 else np.inf
