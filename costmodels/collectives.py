@@ -26,13 +26,13 @@ TREE_FACTOR = 0.92
 def _members_below(span: GroupSpan) -> FloatArray:
     """Return r: members inside one sub-block of each tier, shape (..., T)."""
     sizes = np.asarray(span.sizes, dtype=np.float64)
-    return np.cumprod(sizes, axis=-1) / sizes
+    return np.asarray(np.cumprod(sizes, axis=-1) / sizes)
 
 
 def _blocks_above(span: GroupSpan) -> FloatArray:
     """Return how many blocks of each tier the group joins, shape (..., T)."""
     sizes = np.asarray(span.sizes, dtype=np.float64)
-    return np.prod(sizes, axis=-1, keepdims=True) / np.cumprod(sizes, axis=-1)
+    return np.asarray(np.prod(sizes, axis=-1, keepdims=True) / np.cumprod(sizes, axis=-1))
 
 
 def group_size(span: GroupSpan) -> FloatArray:

@@ -20,4 +20,4 @@ def exposed_time(communication_s: Num, window_s: Num, cost: Num) -> FloatArray:
         Between 0 (hidden for free) and 1 (nothing gained by overlap).
     """
     late = communication_s - (1 - cost) * np.asarray(window_s)
-    return np.maximum(cost * np.asarray(communication_s), late)
+    return np.asarray(np.maximum(cost * np.asarray(communication_s), late))

@@ -223,7 +223,7 @@ def _undominated(paths: list[Path]) -> list[Path]:
     return kept
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def base_paths(schedule: StaticSchedule) -> tuple[Path, ...]:
     """Few strong paths to start a makespan model from, the same for any times.
 

@@ -235,7 +235,7 @@ def _frozen(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def build(name: str, pp: int, vpp: int, num_microbatches: int) -> StaticSchedule:
     """Schedule ``name`` for ``pp`` ranks of ``vpp`` chunks each, chunk ``c`` living on rank ``c % pp``.
 

@@ -72,7 +72,7 @@ class Price:
     @property
     def peak_bytes(self) -> FloatArray:
         """Bytes on each pipeline rank, (B, R)."""
-        return np.sum([self.memory[item] for item in ITEMS], axis=0)
+        return np.asarray(np.sum([self.memory[item] for item in ITEMS], axis=0))
 
 
 def price(setting: Setting, strategies: Strategies, counts: IntArray, tables: Tables | None = None) -> Price:
@@ -139,7 +139,7 @@ def _by_rank(schedule: StaticSchedule, values: FloatArray | IntArray) -> FloatAr
 
 def _pick(values: FloatArray, index: IntArray) -> FloatArray:
     """Return ``values[b, index[b]]``."""
-    return np.take_along_axis(values, index[:, None], axis=1)[:, 0]
+    return np.asarray(np.take_along_axis(values, index[:, None], axis=1)[:, 0])
 
 
 def _time(

@@ -88,12 +88,12 @@ class Tables:
     @property
     def forward_s(self) -> FloatArray:
         """Seconds of a forward pass, (B, K)."""
-        return self.forward_parts.sum(axis=-1)
+        return np.asarray(self.forward_parts.sum(axis=-1))
 
     @property
     def backward_s(self) -> FloatArray:
         """Seconds of a backward pass, (B, K, M)."""
-        return self.backward_parts.sum(axis=-1)
+        return np.asarray(self.backward_parts.sum(axis=-1))
 
     @property
     def state_bytes(self) -> FloatArray:

@@ -142,6 +142,9 @@ class TierData(DataModel):
     efficiency: Fraction | None = None
     oversubscription: Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)] = 1.0
     devices_per_nic: Positive = 1.0
+    congestion_per_doubling: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] | None = (
+        None
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -114,7 +114,8 @@ def _members_in_block(blocks: IntArray, sizes: IntArray, strides: IntArray) -> I
 def _rate(tier: Tier, joined: FloatArray, spacing: FloatArray) -> FloatArray:
     """Return one device's share of a tier, shape ``(...)``."""
     wire = _WIRE.get(tier.kind, _switched)(tier, joined, spacing)
-    return wire * (tier.efficiency / tier.oversubscription)
+    crowd = 1 + tier.congestion_per_doubling * np.log2(np.maximum(joined / _UNCONGESTED, 1))
+    return wire * (tier.efficiency / tier.oversubscription) / crowd
 
 
 def _hops(tier: Tier, spacing: FloatArray) -> FloatArray:
@@ -152,4 +153,6 @@ _WIRE: Final[dict[str, Callable[[Tier, FloatArray, FloatArray], FloatArray]]] = 
     "torus": _ringed,
     "line": _lined,
 }
+_UNCONGESTED: Final = 4
+"""Blocks up to which a group gets the full rate."""
 _AXES: Final = frozenset({"ring", "torus", "line"})

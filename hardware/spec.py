@@ -170,6 +170,9 @@ class Tier:
         For full meshes without a switch: what one pair of devices has. ``None`` behind a switch.
     devices_per_nic
         How many devices share one NIC (1 or less: each has its own). Already inside the bandwidth.
+    congestion_per_doubling
+        Bandwidth lost, as a share of what is left, for each doubling of the blocks that a group joins
+        beyond four: large rings meet more shared links and slower members.
     """
 
     name: str
@@ -181,6 +184,7 @@ class Tier:
     oversubscription: float = 1.0
     pair_bandwidth_bytes_per_s: float | None = None
     devices_per_nic: float = 1.0
+    congestion_per_doubling: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,12 @@ from meshwright.hardware.errors import CatalogueError
 from meshwright.hardware.schema import ClusterData, TierData
 from meshwright.hardware.spec import Accelerator, Link, Tier
 
+FABRICS = frozenset({"rail", "fat-tree", "ethernet"})
+FABRIC_CONGESTION = 0.05
+"""Per doubling of nodes beyond four: ring reduce-scatter on H100 nodes falls from 360 to 260 GB/s between 4
+and 128 nodes, 0.077 a doubling (NCCL issue 1229); all-reduce from 273 to 222 GB/s between 4 and 256 nodes,
+0.038 a doubling (arXiv 2411.13055)."""
+
 
 def tier_of_link(link: Link, name: str, fan_out: int) -> Tier:
     """Return the tier of ``fan_out`` devices joined by their own links."""
@@ -55,8 +61,16 @@ def tier_from_data(data: TierData, accelerator: Accelerator, where: str, fan_out
         fan_out=fan_out or data.fan_out or 1,
         oversubscription=data.oversubscription,
         devices_per_nic=data.devices_per_nic,
+        congestion_per_doubling=_congestion(data, fields),
         **fields,  # type: ignore[arg-type]
     )
+
+
+def _congestion(data: TierData, fields: dict[str, object]) -> float:
+    """Return the file's own congestion, else what fabrics between nodes show and nothing inside a node."""
+    if data.congestion_per_doubling is not None:
+        return data.congestion_per_doubling
+    return FABRIC_CONGESTION if fields["kind"] in FABRICS else 0.0
 
 
 def _scaled(value: float | None, unit: float) -> float | None:

@@ -57,7 +57,7 @@ def demand(problem: Problem) -> Demand:
 
 def _least(values: FloatArray, allowed: BoolArray) -> FloatArray:
     """Return the least over allowed modes, (B, K)."""
-    return np.where(allowed, values, np.inf).min(axis=-1)
+    return np.asarray(np.where(allowed, values, np.inf).min(axis=-1))
 
 
 def least_work(s: Strategies, tables: Tables, want: Demand) -> tuple[FloatArray, FloatArray]:
@@ -87,7 +87,7 @@ def _tail(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> Floa
     window = setting.profile.overlap_gradients * (slowest * want.layers).sum(axis=-1)
     late = exposed_time((tables.reduce_s * want.layers).sum(axis=-1), window, setting.profile.overlap_cost)
     update = (tables.optimizer_s * want.layers).sum(axis=-1) / s.pp
-    return np.where(s.pp == 1, late, 0.0) + update + setting.profile.step_fixed_s
+    return np.asarray(np.where(s.pp == 1, late, 0.0) + update + setting.profile.step_fixed_s)
 
 
 def memory_floor(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> FloatArray:
@@ -97,7 +97,7 @@ def memory_floor(setting: Setting, s: Strategies, tables: Tables, want: Demand) 
     """
     kept = _least(tables.saved_bytes, want.allowed) * (1 + setting.profile.fragmentation)
     everywhere = ((tables.state_bytes + kept) * want.layers).sum(axis=-1) / s.pp
-    return (everywhere + sum(fixed_bytes(setting, s).values())) * SAFETY
+    return np.asarray((everywhere + np.sum(list(fixed_bytes(setting, s).values()), axis=0)) * SAFETY)
 
 
 def in_flight_floor(s: Strategies) -> FloatArray:
@@ -133,7 +133,9 @@ def _ranks(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable
     exists = index < s.pp[:, None]
     live = np.maximum(in_flight_floor(s), 1.0)
     growth = 1 + setting.profile.fragmentation
-    room = np.broadcast_to(usable - sum(fixed_bytes(setting, s).values())[:, None], exists.shape).copy()
+    room = np.broadcast_to(
+        usable - np.sum(list(fixed_bytes(setting, s).values()), axis=0)[:, None], exists.shape
+    ).copy()
     taken = np.zeros(exists.shape)
     for k in np.flatnonzero(~want.blocks):
         first = setting.kinds[k].role == "embedding"
@@ -207,7 +209,8 @@ def stage_bounds(
         spare = np.maximum(length - work[:, None], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             by_path = np.where(plain & (through > 0), spare / through, np.inf)
-        return _capacity(ranks, np.minimum(length / m, by_path)).sum(axis=1) * (1 + 1e-9) >= blocks
+        held = _capacity(ranks, np.minimum(length / m, by_path)).sum(axis=1)
+        return np.asarray(held * (1 + 1e-9) >= blocks)
 
     low, high = floor.copy(), np.full(len(s), min(ceiling, 1e9))
     possible = holds(high) & (low <= high)

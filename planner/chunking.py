@@ -13,14 +13,14 @@ from meshwright.planner.strategy import even_split
 
 
 def equal_chunks(blocks: int, chunks: int) -> tuple[int, tuple[int, ...]]:
-    """Return (q, shifts): blocks per chunk, and by how many the first chunk may be short (empty: impossible)."""
+    """Return (q, shifts): blocks per chunk, and how short the first chunk may be (empty: impossible)."""
     q = -(-blocks // chunks)
     missing = q * chunks - blocks
     return q, {0: (0,), 1: (0, 1), 2: (1,)}.get(missing, ())
 
 
 def chunk_cuts(graph: ModelGraph, chunks: int, interleaved: bool) -> list[IntArray]:
-    """Return the first cut points (C + 1,) to try: the equal ones, or an even split; none if a chunk is empty."""
+    """Return cut points (C + 1,) to try first: equal ones, or an even split; none if a chunk is empty."""
     inner = graph.block_layers
     if interleaved:
         q, shifts = equal_chunks(len(inner), chunks)

@@ -31,6 +31,8 @@ class Field:
         How many meshes each rule, and the memory floor, took away.
     refined
         Rows whose bound looks at single stages already.
+    pathed
+        Interleaved rows whose bound looks at the schedule's paths already.
     """
 
     problem: Problem
@@ -45,6 +47,7 @@ class Field:
     order: IntArray
     discarded: dict[str, int]
     refined: set[int] = field(default_factory=set)
+    pathed: set[int] = field(default_factory=set)
 
     def task(self, row: int) -> MeshTask:
         """Return the CP-SAT task of one mesh."""

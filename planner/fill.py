@@ -35,7 +35,7 @@ class Filled:
 
 
 def hull(seconds: FloatArray, kept: FloatArray, allowed: IntArray) -> list[int]:
-    """Return the allowed modes on the lower convex hull, cheapest first, each freeing bytes at a rising price."""
+    """Return the allowed modes on the lower convex hull, cheapest first, freeing bytes at a rising price."""
     modes = sorted((int(m) for m in allowed), key=lambda m: (seconds[m], kept[m]))
     chain: list[int] = []
     for m in modes:
@@ -63,7 +63,7 @@ def fill(
     schedule: StaticSchedule,
     kinds: IntArray,
 ) -> Filled:
-    """Return the least recomputation for one mesh (a batch of one) whose chunks hold ``kinds`` (C, K) layers."""
+    """Return the least recomputation of one mesh whose chunks hold ``kinds`` layers, (C, K)."""
     growth = 1 + setting.profile.fragmentation
     saved, cost = growth * tables.saved_bytes[0], tables.backward_s[0]
     chains = {
@@ -110,6 +110,7 @@ def _spend(
     segments = [
         (_slope(cost[k], saved[k], a, b) / q, int(c), int(k), a, b, float(q))
         for c, q in zip(own, live, strict=True)
+        if q > 0
         for k in np.flatnonzero(kinds[c])
         for a, b in zip(chains[int(k)], chains[int(k)][1:], strict=False)
     ]

@@ -85,8 +85,8 @@ class Meshes:
 def one_mesh(**values: Any) -> Meshes:
     """Return a batch of one from plain values; ``placement`` is a tuple of names, innermost first."""
     row = dict(values) | {"placement": PLACEMENTS.index(tuple(values["placement"]))}
-    text = {"schedule"}
-    return Meshes(**{k: np.array([v], dtype=np.str_ if k in text else np.int64) for k, v in row.items()})
+    schedule = np.array([row.pop("schedule")], dtype=np.str_)
+    return Meshes(**{k: np.array([v], dtype=np.int64) for k, v in row.items()}, schedule=schedule)
 
 
 def mesh_of(plan: Plan) -> Meshes:

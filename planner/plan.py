@@ -126,14 +126,20 @@ class Plan:
 def _check_types(data: Mapping[str, Any]) -> None:
     """Refuse values of the wrong kind, naming the field."""
     for f in fields(Plan):
-        value = data[f.name]
-        want = {int: int, str: str, bool: bool}.get(f.type, list | tuple)  # type: ignore[call-overload]
-        if not isinstance(value, want) or (f.type is int and isinstance(value, bool)):
-            raise MeshwrightError(
-                f"plan: {f.name} is {value!r}; {getattr(want, '__name__', 'a list')} is expected"
-            )
-        if f.type is int and value < (0 if f.name == "zero_stage" else 1):
-            raise MeshwrightError(f"plan: {f.name} is {value}; it must be positive")
+        name, value = f.name, data[f.name]
+        if f.type is int:
+            least = 0 if name == "zero_stage" else 1
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 2**40:
+                raise MeshwrightError(
+                    f"plan: {name} is {value!r}; a whole number of at least {least} is expected"
+                )
+        elif f.type in (str, bool):
+            if not isinstance(value, f.type):
+                raise MeshwrightError(
+                    f"plan: {name} is {value!r}; {'text' if f.type is str else 'true or false'} is expected"
+                )
+        elif not isinstance(value, list | tuple):
+            raise MeshwrightError(f"plan: {name} is {value!r}; a list is expected")
     for c in data["chunks"]:
         if not isinstance(c, dict) or set(c) != {"rank", "start", "stop"}:
             raise MeshwrightError(f"plan: chunk {c!r} needs exactly rank, start and stop")

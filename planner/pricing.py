@@ -7,8 +7,9 @@ import numpy as np
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.layer import MODES, adapt
 from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.memory import ITEMS
 from meshwright.costmodels.roofline import device_rates
-from meshwright.costmodels.step import ITEMS, Price, price
+from meshwright.costmodels.step import Price, price
 from meshwright.costmodels.strategy import Setting
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.units import s_to_hours

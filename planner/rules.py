@@ -74,11 +74,15 @@ def _device_rules(problem: Problem) -> tuple[Rule, ...]:
             Rule(
                 f"accelerator lacks {p}",
                 f"{cluster.accelerator.name} does not support {p} above 1",
-                lambda m, p=p: getattr(m, p) == 1,  # type: ignore[misc]
+                _is_one(p),
             )
             for p in lacking
         ),
     )
+
+
+def _is_one(name: str) -> Callable[[Meshes], BoolArray]:
+    return lambda m: np.asarray(getattr(m, name) == 1)
 
 
 def _model_rules(problem: Problem) -> tuple[Rule, ...]:
@@ -168,6 +172,13 @@ def _pin_rules(problem: Problem) -> tuple[Rule, ...]:
         for name, c in problem.job.choices.items()
         if name != "recompute"
     )
+
+
+def _plain(name: str, value: int | str) -> int | str | bool:
+    """Return a column's value as a job writes it."""
+    if name == "placement":
+        return ",".join(PLACEMENTS[int(value)])
+    return bool(value) if name == "sequence_parallel" else value
 
 
 def violations(problem: Problem, meshes: Meshes) -> dict[str, int]:

@@ -10,7 +10,8 @@ from meshwright.planner.bounds import stage_bounds
 from meshwright.planner.cpsat.mesh_solver import MeshSolver, Outcome
 from meshwright.planner.events import SearchEvent
 from meshwright.planner.field import Field
-from meshwright.planner.heuristic import Found, equal_chunk_bounds, even_plans
+from meshwright.planner.given import equal_chunk_bounds
+from meshwright.planner.heuristic import Found, even_plans
 
 TOLERANCE = 3e-4
 """CP-SAT refutes every mesh at (1 - TOLERANCE) of the best plan: the proof's own gap."""
@@ -59,6 +60,9 @@ def best_first(f: Field, state: State) -> Iterator[int]:
         if len(fresh):
             refine(f, fresh, state.incumbent_s)
             _try_even(f, fresh, state)
+        elif len(waiting) and f.meshes.vpp[waiting[0]] > 1 and int(waiting[0]) not in f.pathed:
+            f.bounds[waiting[:1]] = equal_chunk_bounds(f, waiting[:1], strong=True)
+            f.pathed.add(int(waiting[0]))
         elif len(waiting):
             row, waiting = int(waiting[0]), waiting[1:]
             yield row
@@ -77,7 +81,9 @@ def solve_mesh(
     f: Field, row: int, cutoff_s: float, start: Found | None = None, limit: float = MESH_LIMIT
 ) -> Outcome:
     """Return the best plan of one mesh below a cutoff; ``start`` is a plan of it to begin from."""
-    return MeshSolver(f.task(row), cutoff_s, limit).solve(cutoff_s, TOLERANCE, start and start.candidate)
+    return MeshSolver(f.task(row), cutoff_s, limit).solve(
+        cutoff_s, TOLERANCE, None if start is None else start.candidate
+    )
 
 
 def search(

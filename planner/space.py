@@ -1,7 +1,7 @@
 """The search space: every mesh that a problem allows, as one batch of arrays.
 
 Enumerated are ``tp``, ``pp``, ``dp``, ``vpp``, ZeRO stage, micro-batch size, sequence parallelism and
-placement. Interleaved chunks are equal (see :mod:`meshwright.planner.chunking`). Twins that differ in name only are kept once: ZeRO and placement where there is no data (or no
+placement. Interleaved chunks are equal (:mod:`meshwright.planner.chunking`). Twins that differ in name only are kept once: ZeRO and placement where there is no data (or no
 pipeline) group. GPipe is searched only if the job pins it: 1F1B holds fewer micro-batches in flight.
 """
 
@@ -10,12 +10,24 @@ from itertools import product
 
 import numpy as np
 
-from meshwright.costmodels.arrays import IntArray
 from meshwright.planner.chunking import equal_chunks
 from meshwright.planner.job import Choice
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import legal
+
+COLUMNS = (
+    "tp",
+    "pp",
+    "dp",
+    "vpp",
+    "zero_stage",
+    "micro_batch_size",
+    "num_microbatches",
+    "sequence_parallel",
+    "placement",
+    "schedule",
+)
 
 
 def divisors(n: int) -> list[int]:
@@ -80,9 +92,9 @@ def enumerate_meshes(problem: Problem) -> Meshes:
             micro, _schedules(problem, pp), stages, split, places
         ):
             columns.append((tp, pp, dp, vpp, z, b, m, sp, place, name))
-    table = list(zip(*columns, strict=True)) or [()] * 10
-    numbers: list[IntArray] = [np.array(c, dtype=np.int64) for c in table[:9]]
-    return Meshes(*numbers, schedule=np.array(table[9], dtype=np.str_))
+    table = list(zip(*columns, strict=True)) or [()] * len(COLUMNS)
+    numbers = {name: np.array(c, dtype=np.int64) for name, c in zip(COLUMNS[:-1], table[:-1], strict=True)}
+    return Meshes(**numbers, schedule=np.array(table[-1], dtype=np.str_))
 
 
 def space(problem: Problem) -> tuple[Meshes, dict[str, int]]:

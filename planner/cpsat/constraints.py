@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 from ortools.sat.python import cp_model
 
 from meshwright.costmodels.schedule import in_flight
 from meshwright.planner.cpsat.scaling import Scaled
-from meshwright.planner.cpsat.variables import Expression, Variables
+from meshwright.planner.cpsat.variables import Variables
 
 
 @dataclass
@@ -31,7 +30,8 @@ class Constraints:
         v = self.variables
         modes = sorted({m for _, _, m in v.hinted})
         chosen = {m: v.model.new_bool_var(f"mode{m}") for m in modes}
-        v.model.add_exactly_one(list(chosen.values())) if chosen else None
+        if chosen:
+            v.model.add_exactly_one(list(chosen.values()))
         for (_, k, m), var in v.hinted.items():
             v.model.add(var <= int(v.want.layers[k]) * chosen[m])
 
@@ -39,7 +39,9 @@ class Constraints:
         """States, kept activations at every maximal moment, and the largest transients fit the device."""
         v, s = self.variables, self.scaled
         own = [int(c) for c in v.schedule.chunks_of_rank[rank]]
-        states = _sum(s.states[k] * n for c in own for (k, _), n in v.counts[c].items())
+        states = cp_model.LinearExpr.sum(
+            [int(s.states[k]) * n for c in own for (k, _), n in v.counts[c].items()]
+        )
         gathered = v.model.new_int_var(0, int(s.unit.max()), f"gather{rank}")
         working = v.model.new_int_var(0, int(s.working.max()), f"work{rank}")
         for (r, k, m), flag in v.present.items():
@@ -47,15 +49,11 @@ class Constraints:
                 v.model.add(gathered >= int(s.unit[k]) * flag)
                 v.model.add(working >= int(s.working[k, m]) * flag)
         for live in in_flight(v.schedule)[rank]:
-            kept = _sum(
-                int(q) * int(s.saved[k, m]) * n
-                for c, q in zip(own, live, strict=True)
-                for (k, m), n in v.counts[c].items()
+            kept = cp_model.LinearExpr.sum(
+                [
+                    int(q) * int(s.saved[k, m]) * n
+                    for c, q in zip(own, live, strict=True)
+                    for (k, m), n in v.counts[c].items()
+                ]
             )
             v.model.add(states + kept + gathered + working <= s.room)
-
-
-def _sum(terms: object) -> Expression:
-    """Return the sum of expressions and integers (an empty one is zero)."""
-    listed = [int(t) if isinstance(t, np.integer) else t for t in terms]  # type: ignore[attr-defined]
-    return cp_model.LinearExpr.sum(listed) if listed else 0

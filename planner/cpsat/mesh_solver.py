@@ -8,7 +8,7 @@ from ortools.sat.python import cp_model
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.layer import MODES
-from meshwright.costmodels.pipeline import critical_path
+from meshwright.costmodels.pipeline import base_paths, critical_path
 from meshwright.costmodels.schedule import build
 from meshwright.costmodels.step import Price, chunk_times, price
 from meshwright.costmodels.strategy import Setting, Strategies
@@ -82,17 +82,12 @@ class MeshSolver:
         self.variables = make_variables(self.model, self.schedule, task.graph, task.want)
         Constraints(self.variables, self.scaled, task.recompute_uniform).add_all()
         self.objective = Objective(self.variables, self.scaled, self.scaled.floor_time(cutoff_s))
-        for rank in range(self.schedule.pp):
-            self._start_cuts(rank)
-
-    def _start_cuts(self, rank: int) -> None:
-        """Cut with the paths that are critical when that rank is the slow one, others equal."""
-        slow = 1.0 + 0.1 * (self.schedule.rank_of_chunk == rank)
-        for end in {0, rank}:
-            self.objective.cut(critical_path(self.schedule, slow, 2.0 * slow, 0.0, end))
+        for path in base_paths(self.schedule):
+            if path.event == "end":
+                self.objective.cut(path)
 
     def solve(self, cutoff_s: float, tolerance: float, start: Candidate | None = None) -> Outcome:
-        """Return the best plan faster than ``cutoff_s``, to within ``tolerance``, beginning from ``start``."""
+        """Return the best plan faster than ``cutoff_s``, within ``tolerance``, beginning from ``start``."""
         best: Candidate | None = None
         bound, spent, rounds = 0.0, 0.0, 0
         if start is not None:
@@ -168,7 +163,7 @@ class MeshSolver:
         return int(self._price(counts).critical_rank[0])
 
     def _hint(self, counts: IntArray) -> None:
-        self.model.clear_hints()
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
         for (c, k, m), var in self.variables.hinted.items():
             self.model.add_hint(var, int(counts[c, k, m]))
 
@@ -177,7 +172,7 @@ class MeshSolver:
 class _Answer:
     """One CP-SAT call."""
 
-    status: int
+    status: cp_model.CpSolverStatus
     bound: float
     deterministic_s: float
     counts: IntArray

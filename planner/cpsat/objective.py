@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
+from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.pipeline import Path
 from meshwright.planner.cpsat.scaling import Scaled
 from meshwright.planner.cpsat.variables import Expression, Variables
@@ -55,11 +56,11 @@ class Objective:
         self.variables.model.add(var == cp_model.LinearExpr.sum(terms))
         return var
 
-    def _per_layer(self, rank: int, table: object) -> Expression:
+    def _per_layer(self, rank: int, table: IntArray) -> Expression:
         """Return a once-a-step table summed over the layers of a rank."""
         v = self.variables
         own = v.schedule.chunks_of_rank[rank]
-        terms = [int(table[k]) * n for c in own for (k, _), n in v.counts[c].items()]  # type: ignore[index]
+        terms = [int(table[k]) * n for c in own for (k, _), n in v.counts[c].items()]
         return cp_model.LinearExpr.sum(terms)
 
     def _after(self, rank: int) -> None:

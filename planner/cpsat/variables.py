@@ -1,6 +1,7 @@
 """Variables of a mesh: where the pipeline is cut, and how many layers of each kind run in each mode."""
 
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -11,7 +12,8 @@ from meshwright.planner.bounds import Demand
 from meshwright.planner.chunking import equal_chunks
 from meshwright.planner.graph import ModelGraph
 
-Expression = cp_model.LinearExprT
+Expression: TypeAlias = Any
+"""A linear expression of OR-tools, a variable or an integer (its own union has no common arithmetic)."""
 
 
 @dataclass
