@@ -174,7 +174,7 @@ def _time(
     end, end_instant = _pick(times.end_s, rank), _pick(instant.end_s, rank)
     own["parameter_gather"] = own["parameter_gather"] + _pick(early, last)
     spent = own | {
-        "bubble": end_instant - _pick(instant.busy_s, rank),
+        "bubble": np.maximum(0.0, end_instant - _pick(instant.busy_s, rank)),
         "pipeline_transfer": end - end_instant + 2 * m * schedule.vpp * tables.pass_s[rows],
         "gradient_reduction": _pick(late, rank),
         "optimizer": _pick(update, last),

@@ -109,7 +109,7 @@ def _update(f: Field, split: Split) -> float:
 
 
 def equal_chunk_bounds(f: Field, rows: IntArray, strong: bool = False) -> FloatArray:
-    """Return bounds of interleaved meshes, the least over the splits that each allows; infinite if none fits."""
+    """Return bounds of interleaved meshes, the least over the splits of each; infinite if none fits."""
     formula = path_bound if strong else spread_bound
     least = [min((formula(f, s) for s in splits(f, int(row)) if s.fits), default=np.inf) for row in rows]
     return np.asarray(np.maximum(least, f.bounds[rows]))

@@ -29,8 +29,10 @@ class State:
     solved: int = 0
     cuts: int = 0
     proven: bool = True
+    expired: bool = False
     bound: float = np.inf
     starts: dict[int, Found] = field(default_factory=dict)
+    finds: dict[int, Found] = field(default_factory=dict)
 
     @property
     def incumbent_s(self) -> float:
@@ -87,7 +89,10 @@ def solve_mesh(
 
 
 def search(
-    f: Field, expired: Callable[[], bool], report: Callable[[SearchEvent], None] | None = None
+    f: Field,
+    expired: Callable[[], bool],
+    report: Callable[[SearchEvent], None] | None = None,
+    most_meshes: int | None = None,
 ) -> State:
     """Return the best plan over all meshes with the bound that proves it.
 
@@ -97,26 +102,29 @@ def search(
         Whether the clock has run out; checked between meshes.
     report
         Called after each mesh.
+    most_meshes
+        Give up the proof after so many CP-SAT meshes.
     """
     state = State()
     for row in best_first(f, state):
-        if expired():
-            state.proven = False
+        if expired() or state.solved == most_meshes:
+            state.proven, state.expired = False, state.solved != most_meshes
             state.bound = min(state.bound, float(f.bounds[row]))
             break
         start = min(state.incumbent_s * (1 - TOLERANCE), 1e7)
         outcome = solve_mesh(f, row, start, state.starts.get(row))
         state.solved, state.cuts = state.solved + 1, state.cuts + outcome.rounds
         f.bounds[row] = max(f.bounds[row], outcome.bound_s)
-        if outcome.best is not None and outcome.best.step_s < state.incumbent_s:
-            state.best = Found(row, outcome.best)
+        if outcome.best is not None:
+            state.finds[row] = Found(row, outcome.best)
+            if outcome.best.step_s < state.incumbent_s:
+                state.best = state.finds[row]
         if not outcome.proven:
             state.proven = False
             state.bound = min(state.bound, float(f.bounds[row]))
         if report is not None:
             report(_event(f, state, row))
-    if state.best is not None:
-        state.bound = min(state.bound, state.incumbent_s * (1 - TOLERANCE))
+    state.bound = min(state.bound, state.incumbent_s, float(f.bounds[f.order].min(initial=np.inf)))
     return state
 
 

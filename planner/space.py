@@ -1,8 +1,9 @@
 """The search space: every mesh that a problem allows, as one batch of arrays.
 
 Enumerated are ``tp``, ``pp``, ``dp``, ``vpp``, ZeRO stage, micro-batch size, sequence parallelism and
-placement. Interleaved chunks are equal (:mod:`meshwright.planner.chunking`). Twins that differ in name only are kept once: ZeRO and placement where there is no data (or no
-pipeline) group. GPipe is searched only if the job pins it: 1F1B holds fewer micro-batches in flight.
+placement. Interleaved chunks are equal (:mod:`meshwright.planner.chunking`). Twins that differ in name only
+are kept once: ZeRO and placement where there is no data (or no pipeline) group. GPipe is searched only if
+the job pins it: 1F1B holds fewer micro-batches in flight.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ def _admitted(problem: Problem, name: str, values: Sequence[int]) -> list[int]:
     return [v for v in values if wanted.admits(v)]
 
 
-def _degrees(problem: Problem) -> list[tuple[int, int, int]]:
+def degrees(problem: Problem) -> list[tuple[int, int, int]]:
     """Return (tp, pp, dp) that fit the devices; all are used unless idle devices are allowed."""
     total, batch = problem.cluster.num_devices, problem.job.global_batch_size
     widest = max((int(p.units) for p in problem.model.parts if not p.padded), default=1)
@@ -77,7 +78,7 @@ def enumerate_meshes(problem: Problem) -> Meshes:
     """Return every candidate mesh before the rules; see :func:`space`."""
     batch, target = problem.job.global_batch_size, problem.target
     columns: list[tuple[object, ...]] = []
-    for tp, pp, dp in _degrees(problem):
+    for tp, pp, dp in degrees(problem):
         if batch % dp:
             continue
         stages = sorted(

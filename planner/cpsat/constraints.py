@@ -17,6 +17,9 @@ class Constraints:
     scaled: Scaled
     recompute_uniform: bool
 
+    def __post_init__(self) -> None:
+        self.peak = self.variables.model.new_int_var(0, max(self.scaled.room, 0), "peak")
+
     def add_all(self) -> None:
         """Add every rule."""
         self.one_mode()
@@ -56,4 +59,4 @@ class Constraints:
                     for (k, m), n in v.counts[c].items()
                 ]
             )
-            v.model.add(states + kept + gathered + working <= s.room)
+            v.model.add(states + kept + gathered + working <= self.peak)

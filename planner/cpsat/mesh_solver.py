@@ -17,12 +17,15 @@ from meshwright.planner.bounds import Demand
 from meshwright.planner.cpsat.constraints import Constraints
 from meshwright.planner.cpsat.objective import Objective
 from meshwright.planner.cpsat.scaling import Scaled, scale
-from meshwright.planner.cpsat.variables import make_variables
+from meshwright.planner.cpsat.variables import Expression, make_variables
 from meshwright.planner.graph import ModelGraph
 
 SEED = 7
 RELATIVE_GAP = 1e-4
 MAX_ROUNDS = 60
+POLISH_ROUNDS = 6
+POLISH_LIMIT = 0.3
+"""Deterministic CP-SAT seconds for each of the goals that break ties."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class MeshSolver:
         self.scaled: Scaled = scale(task.setting, s, task.tables, task.want, task.usable_bytes)
         self.model = cp_model.CpModel()
         self.variables = make_variables(self.model, self.schedule, task.graph, task.want)
-        Constraints(self.variables, self.scaled, task.recompute_uniform).add_all()
+        self.constraints = Constraints(self.variables, self.scaled, task.recompute_uniform)
+        self.constraints.add_all()
         self.objective = Objective(self.variables, self.scaled, self.scaled.floor_time(cutoff_s))
         for path in base_paths(self.schedule):
             if path.event == "end":
@@ -114,6 +118,55 @@ class MeshSolver:
             self._cut_at(found)
             self._hint(found.counts)
 
+    def polish(self, best: Candidate, ceiling_s: float) -> Candidate:
+        """Return the plan within ``ceiling_s`` with least recomputation, then peak, then unevenness."""
+        for goal in (self._recomputation(), self.constraints.peak, self._unevenness()):
+            best, value = self._least(goal, best, ceiling_s)
+            if value is not None:
+                self.model.add(goal <= value)
+        return best
+
+    def _least(self, goal: Expression, best: Candidate, ceiling_s: float) -> tuple[Candidate, int | None]:
+        """Minimise a goal under the ceiling, cutting off proposals whose price exceeds it."""
+        self.model.minimize(goal)
+        for _ in range(POLISH_ROUNDS):
+            self._hint(best.counts)
+            answer = self._run(POLISH_LIMIT)
+            if answer.status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+                return best, None
+            found = self.priced(answer.counts, answer.cuts)
+            if found.step_s <= ceiling_s:
+                return found, answer.goal
+            self._cut_at(found)
+        return best, None
+
+    def lightest(self) -> Candidate | None:
+        """Return the plan with the lowest peak memory, whatever its time."""
+        self.model.minimize(self.constraints.peak)
+        answer = self._run(self.limit)
+        return self.priced(answer.counts, answer.cuts) if len(answer.counts) else None
+
+    def _recomputation(self) -> Expression:
+        """Return the recomputation of all chunks in units of time."""
+        base = self.scaled.backward[:, 0]
+        rows = self.variables.counts
+        terms = [int(self.scaled.backward[k, m] - base[k]) * n for row in rows for (k, m), n in row.items()]
+        return cp_model.LinearExpr.sum(terms)
+
+    def _unevenness(self) -> Expression:
+        """Return the largest minus the smallest number of blocks in a chunk."""
+        v = self.variables
+        blocks = [
+            cp_model.LinearExpr.sum([n for (k, _), n in row.items() if v.want.blocks[k]] or [0])
+            for row in v.counts
+        ]
+        most = int(v.want.layers[v.want.blocks].sum())
+        high, low = v.model.new_int_var(0, most, "high"), v.model.new_int_var(0, most, "low")
+        for block in blocks:
+            v.model.add(high >= block)
+            v.model.add(low <= block)
+        return high - low
+
     def _run(self, limit: float) -> "_Answer":
         solver = cp_model.CpSolver()
         parameters = solver.parameters
@@ -124,9 +177,10 @@ class MeshSolver:
         status = solver.solve(self.model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             known = solver.best_objective_bound if status == cp_model.UNKNOWN else 0.0
-            return _Answer(status, known, solver.deterministic_time, np.empty(0, int), np.empty(0, int))
+            return _Answer(status, known, solver.deterministic_time, np.empty(0, int), np.empty(0, int), 0)
         counts, cuts = self._read(solver.value)
-        return _Answer(status, solver.best_objective_bound, solver.deterministic_time, counts, cuts)
+        known, goal = solver.best_objective_bound, round(solver.objective_value)
+        return _Answer(status, known, solver.deterministic_time, counts, cuts, goal)
 
     def _read(self, value: Callable[..., int]) -> tuple[IntArray, IntArray]:
         """Return counts (C, K, M) and cut points (C + 1,) of the solution."""
@@ -177,3 +231,4 @@ class _Answer:
     deterministic_s: float
     counts: IntArray
     cuts: IntArray
+    goal: int

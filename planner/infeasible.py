@@ -1,0 +1,210 @@
+"""Why a problem has no plan: the rule that binds, by how much, and what a search found to lift it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from meshwright.costmodels.loss import LOSSES
+from meshwright.costmodels.precision import PRECISIONS
+from meshwright.hardware.spec import Cluster, Tier
+from meshwright.hardware.units import bytes_to_gib
+from meshwright.planner.binding import unpinned
+from meshwright.planner.cpsat.mesh_solver import MeshSolver
+from meshwright.planner.expand import expand
+from meshwright.planner.field import Field, survey
+from meshwright.planner.heuristic import Found, even_plans
+from meshwright.planner.pricing import price_plan
+from meshwright.planner.problem import Problem
+from meshwright.planner.result import Estimate, Infeasibility
+from meshwright.planner.space import degrees, enumerate_meshes
+
+LIGHTEST_TRIED = 6
+"""Meshes in which CP-SAT looks for the lowest peak."""
+FIT_TRIED = 200
+"""Meshes of lowest memory floor that are tried to see whether a changed problem fits."""
+LIGHT_LIMIT = 2.0
+GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
+"""Multiples of the nodes that are tried, smallest first."""
+
+
+def explain(f: Field) -> Infeasibility:
+    """Return why no plan exists, and remedies that were checked."""
+    if not len(f.meshes):
+        return _no_mesh(f.problem, f.discarded)
+    return _no_room(f)
+
+
+def _no_mesh(problem: Problem, discarded: dict[str, int]) -> Infeasibility:
+    """No mesh passes the rules: the batch, the pins, or the rules of model and target."""
+    near = nearest_batches(problem)
+    if near:
+        batch = problem.job.global_batch_size
+        message = (
+            f"the global batch of {batch} sequences is not divisible by any data degree that these devices "
+            f"allow; nearest batches that are: {', '.join(map(str, near))}"
+        )
+        remedies = (f"a global batch of {' or '.join(map(str, near))}", *_working(_relaxations(problem)))
+        return Infeasibility("batch divisible", message, remedies=remedies)
+    rule = max(discarded, key=lambda name: discarded[name]) if discarded else "no degrees"
+    told = ", ".join(f"{name} ({count})" for name, count in discarded.items())
+    message = f"no mesh satisfies every rule; forbidden by: {told}" if told else _no_degrees(problem)
+    return Infeasibility(rule, message, remedies=_working(_relaxations(problem)))
+
+
+def _no_degrees(problem: Problem) -> str:
+    total = problem.cluster.num_devices
+    return f"no tp x pp x dp of this model and these pins uses exactly {total} devices"
+
+
+def nearest_batches(problem: Problem) -> tuple[int, ...]:
+    """Return the nearest batches below and above that some data degree divides; none if the batch is fine."""
+    batch = problem.job.global_batch_size
+    degree = {dp for _, _, dp in degrees(problem)}
+    if not degree or any(batch % dp == 0 for dp in degree):
+        return ()
+    below = max((batch // dp * dp for dp in degree), default=0)
+    above = min(-(-batch // dp) * dp for dp in degree)
+    return tuple(b for b in (below, above) if b > 0)
+
+
+def _no_room(f: Field) -> Infeasibility:
+    """Nothing fits memory: the lightest plan that was found, and by how much it misses."""
+    lightest = _lightest(f)
+    if lightest is None:
+        floor = float(f.floor_bytes.min())
+        missing = max(0.0, floor - f.usable)
+        message = (
+            f"memory: even spread over all devices one needs at least {_gib(floor)} GiB, "
+            f"{_gib(f.usable)} are usable"
+        )
+        return Infeasibility("memory", message, missing, None, _working(_relaxations(f.problem)))
+    missing = max(lightest.peak_bytes) - f.usable
+    stage = int(np.argmax(lightest.peak_bytes))
+    device, plan = f.problem.cluster.accelerator.name, lightest.plan
+    message = (
+        f"memory: the lightest plan found (tp {plan.tp}, pp {plan.pp}, dp {plan.dp}, ZeRO-{plan.zero_stage}, "
+        f"micro-batch {plan.micro_batch_size}) needs {_gib(max(lightest.peak_bytes))} GiB on stage {stage}; "
+        f"{device} has {_gib(lightest.capacity_bytes)}, {_gib(f.usable)} usable: {_gib(missing)} GiB too many"
+    )
+    return Infeasibility("memory", message, missing, lightest, _working(_relaxations(f.problem)))
+
+
+def _gib(n_bytes: float) -> str:
+    return f"{bytes_to_gib(n_bytes):.2f}"
+
+
+def _lightest(f: Field) -> Estimate | None:
+    """Return the plan of lowest peak that CP-SAT finds in the meshes of lowest floor."""
+    free = replace(f, usable=1e18)
+    rows = np.argsort(f.floor_bytes, kind="stable")[:FIT_TRIED]
+    light = sorted(_light_plans(free, rows), key=lambda found: found.candidate.peak_bytes)
+    best: list[Found] = light[:1]
+    for found in light[:LIGHTEST_TRIED]:
+        candidate = MeshSolver(free.task(found.row), 1e9, LIGHT_LIMIT).lightest()
+        if candidate is not None:
+            best.append(Found(found.row, candidate))
+    if not best:
+        return None
+    winner = min(best, key=lambda found: found.candidate.peak_bytes)
+    return price_plan(f.problem, expand(f, winner))
+
+
+def _light_plans(free: Field, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[Found]:
+    """Return evenly split plans with the mode that keeps least, wherever the chunks allow one."""
+    kept = free.tables.saved_bytes.copy()
+    thrifty = np.where(free.want.allowed, kept, np.inf).argmin(axis=-1)
+    found = []
+    for plan in even_plans(free, rows):
+        counts = plan.candidate.counts.copy()
+        kinds = counts.sum(axis=2)
+        counts[:] = 0
+        for k in range(kinds.shape[1]):
+            counts[:, k, thrifty[plan.row, k]] = kinds[:, k]
+        solver = MeshSolver(free.task(plan.row), 1e9, LIGHT_LIMIT)
+        found.append(Found(plan.row, solver.priced(counts, plan.candidate.cuts)))
+    return found
+
+
+Remedy = tuple[str, Callable[[], Problem]]
+
+
+def _working(remedies: Iterator[Remedy]) -> tuple[str, ...]:
+    """Return the texts of those remedies under which a plan that fits was found."""
+    return tuple(text for text, changed in remedies if fits(changed()))
+
+
+def fits(problem: Problem) -> bool:
+    """Return whether an evenly split plan of the problem fits: a plan in hand, not a bound."""
+    f = survey(problem)
+    rows = np.argsort(f.floor_bytes, kind="stable")[:FIT_TRIED]
+    return bool(even_plans(f, rows[np.isfinite(f.bounds[rows])]))
+
+
+def _relaxations(problem: Problem) -> Iterator[Remedy]:
+    """Yield changes of the problem, one limit at a time."""
+    job = problem.job
+    for name in job.choices:
+        yield f"drop the pin on {name}", lambda name=name: unpinned(problem, name)  # type: ignore[misc]
+    if job.target != "any":
+        yield f"another target than {job.target}", lambda: replace(problem, job=replace(job, target="any"))
+    if not job.allow_idle:
+        yield "leave devices idle (--allow-idle)", lambda: replace(problem, job=replace(job, allow_idle=True))
+    yield from _lighter_jobs(problem)
+    grown = _enough_nodes(problem)
+    if grown is not None:
+        yield (
+            f"{grown.num_devices} devices instead of {problem.cluster.num_devices}",
+            lambda: replace(problem, cluster=grown),
+        )
+
+
+def _lighter_jobs(problem: Problem) -> Iterator[Remedy]:
+    """Yield cheaper states, losses and lengths, and no headroom."""
+    job = problem.job
+    for name in ("bf16-8bit", "pure-bf16"):
+        if name != job.precision and PRECISIONS[name].compute == problem.precision.compute:
+            yield f"precision {name}", lambda name=name: replace(problem, job=replace(job, precision=name))  # type: ignore[misc]
+    if (job.loss or problem.profile.loss) != "fused" and "fused" in LOSSES:
+        yield "a fused cross entropy (loss: fused)", lambda: replace(problem, job=replace(job, loss="fused"))
+    if job.headroom > 0:
+        yield "no memory headroom (risky)", lambda: replace(problem, job=replace(job, headroom=0.0))
+    half = job.sequence_length // 2
+    if half:
+        yield (
+            f"sequences of {half} tokens",
+            lambda: replace(problem, job=replace(job, sequence_length=half)),
+        )
+
+
+def _enough_nodes(problem: Problem) -> Cluster | None:
+    """Return the smallest grown cluster of a few multiples on which the job fits."""
+    for factor in GROWTH:
+        grown = grow(problem.cluster, factor)
+        changed = replace(problem, cluster=grown)
+        if len(enumerate_meshes(changed)) and fits(changed):
+            return grown
+    return None
+
+
+def grow(cluster: Cluster, factor: int) -> Cluster:
+    """Return the cluster with ``factor`` times the outermost blocks; a single node gains a fabric."""
+    last = cluster.tiers[-1]
+    if len(cluster.tiers) > 1:
+        tiers: tuple[Tier, ...] = (*cluster.tiers[:-1], replace(last, fan_out=last.fan_out * factor))
+    else:
+        fabric = fabric_like(cluster)
+        tiers = (*cluster.tiers, replace(fabric, fan_out=factor))
+    return replace(cluster, name=f"{cluster.name} x {factor}", tiers=tiers)
+
+
+def fabric_like(cluster: Cluster) -> Tier:
+    """Return a tier between nodes: that of the preset, else an eighth of the node's own link."""
+    from meshwright.hardware.catalogue import load_cluster
+    from meshwright.hardware.errors import MeshwrightError
+
+    try:
+        return load_cluster(f"{cluster.name.partition(':')[0]}:2").tiers[-1]
+    except MeshwrightError:
+        inner = cluster.tiers[-1]
+        return replace(inner, name="between nodes", bandwidth_bytes_per_s=inner.bandwidth_bytes_per_s / 8)

@@ -1,0 +1,132 @@
+"""Find the fastest plan that fits memory, and prove that none is faster."""
+
+import time
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshwright.planner.alternatives import alternatives as find_alternatives
+from meshwright.planner.binding import binding
+from meshwright.planner.events import SearchEvent
+from meshwright.planner.expand import expand
+from meshwright.planner.field import Field, survey
+from meshwright.planner.infeasible import explain
+from meshwright.planner.pricing import price_plan
+from meshwright.planner.problem import Problem
+from meshwright.planner.result import Result, SearchRecord, Status
+from meshwright.planner.rules import check_problem
+from meshwright.planner.search import State, search
+from meshwright.planner.ties import break_ties
+
+if TYPE_CHECKING:
+    from meshwright.hardware.spec import Cluster
+    from meshwright.planner.graph import ModelGraph
+    from meshwright.planner.job import Job
+
+PROOF_GAP = 1e-3
+"""A plan is called optimal if no plan can be faster by more than this share."""
+
+
+def solve(
+    model: "ModelGraph | str | PathLike[str]",
+    cluster: "Cluster | str | PathLike[str]",
+    job: "Job | Mapping[str, Any]",
+    *,
+    time_limit_s: float | None = None,
+    progress: Callable[[SearchEvent], None] | None = None,
+    alternatives: int = 5,
+) -> Result:
+    """Return the fastest plan of a training job, with its proof.
+
+    Parameters
+    ----------
+    model
+        A preset's name, the path of a ``config.json`` (or its folder) or YAML file, or a graph.
+    cluster
+        A catalogue name such as ``dgx-h100:16``, the path of a YAML file, or a cluster.
+    job
+        A :class:`~meshwright.planner.job.Job`, or its fields by name.
+    time_limit_s
+        Stop by the clock after so many seconds, with the best plan so far and its true gap. Such a result
+        need not be reproducible. Without it the same input gives the same plan.
+    progress
+        Called with a :class:`~meshwright.planner.events.SearchEvent` after each mesh.
+    alternatives
+        How many other meshes to bring to their own optimum; 0 for none.
+
+    Raises
+    ------
+    MeshwrightError
+        If the input is bad. That nothing fits is an answer (status ``INFEASIBLE``), not an error.
+    """
+    problem = Problem.load(model, cluster, job)
+    return solve_problem(problem, time_limit_s=time_limit_s, progress=progress, alternatives=alternatives)
+
+
+def solve_problem(
+    problem: Problem,
+    *,
+    time_limit_s: float | None = None,
+    progress: Callable[[SearchEvent], None] | None = None,
+    alternatives: int = 5,
+) -> Result:
+    """Return the fastest plan of a loaded problem; see :func:`solve`."""
+    started = time.perf_counter()
+    check_problem(problem)
+
+    def expired() -> bool:
+        return time_limit_s is not None and time.perf_counter() - started > time_limit_s
+
+    f = survey(problem)
+    state = search(f, expired, progress)
+    found = break_ties(f, state)
+    if found is None:
+        return _without_plan(f, state, started)
+    best = price_plan(problem, expand(f, found))
+    bound = min(state.bound, best.step_time_s)
+    status: Status = "OPTIMAL" if bound >= best.step_time_s * (1 - PROOF_GAP) else "FEASIBLE"
+    return Result(
+        status=status,
+        objective_s=best.step_time_s,
+        lower_bound_s=bound,
+        plan=best.plan,
+        estimate=best,
+        alternatives=find_alternatives(f, best, alternatives, expired) if alternatives else (),
+        binding=binding(f, best),
+        record=_record(f, state),
+        notes=problem.model.notes,
+        runtime_s=time.perf_counter() - started,
+    )
+
+
+def _without_plan(f: Field, state: State, started: float) -> Result:
+    """Return that nothing fits, or that the limit came before a plan."""
+    status: Status = "INFEASIBLE" if state.proven else "UNKNOWN"
+    least = float(np.min(f.bounds, initial=np.inf))
+    return Result(
+        status=status,
+        objective_s=None,
+        lower_bound_s=least if np.isfinite(least) and status == "UNKNOWN" else 0.0,
+        plan=None,
+        infeasibility=explain(f) if status == "INFEASIBLE" else None,
+        record=_record(f, state),
+        notes=f.problem.model.notes,
+        runtime_s=time.perf_counter() - started,
+    )
+
+
+def _record(f: Field, state: State) -> SearchRecord:
+    """Return the figures behind the proof."""
+    from meshwright.planner.cpsat.scaling import RESOLUTION
+
+    return SearchRecord(
+        meshes=len(f.meshes),
+        discarded={k: v for k, v in f.discarded.items() if v},
+        solved=state.solved,
+        cuts=state.cuts,
+        integer_error=1 / RESOLUTION,
+        deterministic=True,
+        reproducible=not state.expired,
+    )
