@@ -89,7 +89,6 @@ class JobSchema(_Schema):
     limits: dict[str, Any] | list[str] = Field(default_factory=dict)
     allow_idle: Annotated[bool, Field(strict=True)] | None = None
     time_limit_s: Seconds | None = None
-    workers: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=256)] | None = None
     strategy: StrategySchema | None = None
 
 
@@ -102,7 +101,6 @@ class Request:
     job: Mapping[str, Any]
     strategy: Mapping[str, Any] | None
     time_limit_s: float | None
-    workers: int | None
 
 
 def read_request(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Request:
@@ -207,9 +205,7 @@ def _request(data: dict[str, Any]) -> Request:
             raise MeshwrightError(
                 f"{key} is missing: give {_where(None, key)} or the key {key} in a job file"
             )
-    job = {
-        k: v for k, v in data.items() if k not in ("model", "cluster", "strategy", "time_limit_s", "workers")
-    }
+    job = {k: v for k, v in data.items() if k not in ("model", "cluster", "strategy", "time_limit_s")}
     job["global_batch_size"] = _sequences(job)
     job.pop("global_batch_tokens", None)
     return Request(
@@ -218,7 +214,6 @@ def _request(data: dict[str, Any]) -> Request:
         job=job,
         strategy=data.get("strategy"),
         time_limit_s=data.get("time_limit_s"),
-        workers=data.get("workers"),
     )
 
 

@@ -73,7 +73,6 @@ def solve(
     pins: o.Pins = None,
     allow_idle: o.AllowIdle = None,
     time_limit_s: o.TimeLimit = None,
-    workers: o.Workers = None,
     output: o.OutputDir = None,
     force: o.Force = False,
     script: o.Script = None,
@@ -84,7 +83,7 @@ def solve(
 
     Everything can stand in one YAML job file, whose keys are model, cluster, global_batch_size (or
     global_batch_tokens), sequence_length, precision, optimizer, target, profile, loss, headroom, tokens,
-    pins, allow_idle, time_limit_s and workers. Paths in it are relative to its folder.
+    pins, allow_idle and time_limit_s. Paths in it are relative to its folder.
 
     \b
     Exit codes: 0 found, 2 bad input, 3 infeasible, 4 limit without a plan.

@@ -77,9 +77,6 @@ TimeLimit = Annotated[
     float | None,
     typer.Option("--time-limit", metavar="S", help="Stop after S seconds with the best plan and its gap."),
 ]
-Workers = Annotated[
-    int | None, typer.Option("--workers", metavar="N", help="Threads of the search; 2 by default.")
-]
 OutputDir = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="DIR", help="Write plan.json and the launch files here."),

@@ -104,13 +104,21 @@ def _layers(plan: Plan, rank: int) -> str:
     last = plan.num_layers - 1
     chunks = [range(c.start, c.stop) for c in plan.chunks if c.rank == rank]
     blocks = [sum(0 < layer < last for layer in chunk) for chunk in chunks]
-    parts = [plural(sum(blocks), "layer")] if sum(blocks) else []
+    parts = [_blocks(blocks)] if sum(blocks) else []
     if any(0 in chunk for chunk in chunks):
         parts.insert(0, "embedding")
     if any(last in chunk for chunk in chunks):
         parts.append("head")
-    split = f" ({' + '.join(map(str, blocks))})" if len(blocks) > 1 else ""
-    return listed(parts) + split
+    return listed(parts)
+
+
+def _blocks(sizes: list[int]) -> str:
+    """Say how many layers the chunks of a rank hold: ``8 layers``, ``2 × 4 layers``, ``8 layers (3 + 5)``."""
+    if len(sizes) == 1:
+        return plural(sizes[0], "layer")
+    if len(set(sizes)) == 1:
+        return f"{len(sizes)} × {plural(sizes[0], 'layer')}"
+    return f"{plural(sum(sizes), 'layer')} ({' + '.join(map(str, sizes))})"
 
 
 def _recompute(plan: Plan, rank: int) -> str:

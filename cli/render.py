@@ -199,7 +199,7 @@ def proof(result: Result) -> list[str]:
     bound = f"bound {seconds(result.lower_bound_s)}, gap {percent(result.gap, 2)}"
     lines = {
         "OPTIMAL": f"OPTIMAL: no plan{among} is faster than {seconds(result.objective_s)}; {bound}",
-        "FEASIBLE": f"FEASIBLE: the search stopped early; no plan{among} can beat "
+        "FEASIBLE": f"FEASIBLE: the best plan found, not proven; no plan{among} can beat "
         f"{seconds(result.lower_bound_s)}, so at most {percent(result.gap, 2)} remains to be gained",
         "INFEASIBLE": f"INFEASIBLE: no plan{among} keeps every rule",
         "UNKNOWN": f"UNKNOWN: the limit came before the first plan{among}; a plan may exist",
@@ -209,7 +209,7 @@ def proof(result: Result) -> list[str]:
 
 def _record(record: SearchRecord, runtime_s: float) -> list[str]:
     """Return how the search went."""
-    dropped = [f"{count(n)} {words(why)}" for why, n in record.discarded.items() if n]
+    dropped = [f"{count(n)} by {words(why)!r}" for why, n in record.discarded.items() if n]
     lines = []
     if dropped:
         lines.append(f"set aside without solving: {listed(dropped)}")

@@ -47,9 +47,8 @@ def _search(problem: Problem, request: Request, *, quiet: bool) -> Result:
     """Solve with progress on the terminal."""
     from meshwright.planner.solve import solve_problem
 
-    limits = {"time_limit_s": request.time_limit_s, "workers": request.workers}
     with search_progress(quiet=quiet) as progress:
-        return solve_problem(problem, progress=progress, **{k: v for k, v in limits.items() if v is not None})
+        return solve_problem(problem, time_limit_s=request.time_limit_s, progress=progress)
 
 
 def _check_output(folder: Path | None, *, force: bool) -> None:

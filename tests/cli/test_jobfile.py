@@ -35,10 +35,10 @@ def job(tmp_path: Path) -> Any:
 def test_file_alone_makes_a_job(job: Any) -> None:
     request = job(
         GOOD + "precision: fp16\ntarget: fsdp\nheadroom: 0.1\ntokens: 15e12\nallow_idle: true\n"
-        "time_limit_s: 2.5\nworkers: 1\npins: {tp: 4}\nlimits: {dp: '<=8'}\n"
+        "time_limit_s: 2.5\npins: {tp: 4}\nlimits: {dp: '<=8'}\n"
     )
     assert (request.model, request.cluster) == ("llama-3.1-8b", "dgx-h100:2")
-    assert (request.time_limit_s, request.workers, request.strategy) == (2.5, 1, None)
+    assert (request.time_limit_s, request.strategy) == (2.5, None)
     assert request.job == {
         "global_batch_size": 128,
         "sequence_length": 8192,
@@ -177,8 +177,6 @@ def test_defaults_yield_to_the_file(job: Any, tmp_path: Path) -> None:
         (GOOD + "allow_idle: 1\n", "allow_idle is 1"),
         (GOOD + "time_limit_s: 0\n", "time_limit_s is 0"),
         (GOOD + "time_limit_s: .inf\n", "time_limit_s is inf"),
-        (GOOD + "workers: 0\n", "workers is 0"),
-        (GOOD + "workers: 1000000\n", "workers is 1000000"),
         (GOOD + "pins: 4\n", "pins"),
         (GOOD + "pins: {tq: 4}\n", "'tq' is not known"),
         (GOOD + "pins: {tp: 4}\nlimits: {tp: '<=2'}\n", "leave no value"),
@@ -207,7 +205,6 @@ def test_bad_file_is_refused_in_one_sentence(job: Any, text: str, says: str) -> 
             {"global_batch_size": "1", "global_batch_tokens": "8192"},
             "^--global-batch-tokens cannot stand beside",
         ),
-        ({"workers": -1}, "^--workers is -1"),
         ({"time_limit_s": float("nan")}, "^--time-limit is nan"),
         ({"tp": 0}, "^--tp is 0"),
         ({"zero_stage": 7}, "^--zero is 7"),

@@ -180,8 +180,6 @@ solve {job} --pin 'tp<=x'
 solve {job} --limit zero_stage=9
 solve {job} --time-limit 0
 solve {job} --time-limit soon
-solve {job} --workers 0
-solve {job} --workers two
 solve {job} -o {folder}
 estimate {job} --tp 0
 estimate {job} --tp 3

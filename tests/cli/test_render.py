@@ -60,7 +60,7 @@ def test_result_says_what_was_found_and_proves_it() -> None:
     assert text.startswith("OPTIMAL  10.000 s a step, 41.0 % MFU, 26,214 tokens/s\n")
     proof = section(text, "Proof")
     assert "no plan in 1,234 meshes is faster than 10.000 s; bound 9.999 s, gap 0.01 %" in proof
-    assert "1,000 cannot fit and 200 cannot win" in proof
+    assert "1,000 by 'cannot fit' and 200 by 'cannot win'" in proof
     assert "34 meshes solved with 1 lazy cut in 1.500 s" in proof
     assert "the same input gives the same plan" in proof
     assert "16.00 GiB are left" in section(text, "What binds")
@@ -91,7 +91,14 @@ def test_chunks_of_a_rank_are_told_apart() -> None:
     virtual = replace(best, plan=examples.plan(2, vpp=4), hidden={})
     text = " ".join(page(virtual).split())
     assert "interleaved, 4 chunks on each rank" in text
-    assert "embedding and 8 layers (2 + 2 + 2 + 2)" in text
+    assert "0 embedding and 4 × 2 layers full on 4" in text
+    uneven = [
+        replace(c, stop=c.stop + (i == 0), start=c.start + (i == 1))
+        for i, c in enumerate(virtual.plan.chunks)
+    ]
+    text = " ".join(page(replace(virtual, plan=replace(virtual.plan, chunks=tuple(uneven)))).split())
+    assert "0 embedding and 9 layers (3 + 2 + 2 + 2)" in text
+    assert "1 7 layers (1 + 2 + 2 + 2) and head" in text
     assert "hidden" not in text
 
 

@@ -14,7 +14,7 @@ from meshwright.planner.problem import Problem
 from meshwright.planner.result import Result
 from meshwright.planner.strategy import make_plan
 from tests.cli import examples
-from tests.cli.shell import JOB, run
+from tests.cli.shell import JOB, run, shell
 
 PROMISED = {"status", "objective_s", "lower_bound_s", "runtime_s", "plan", "memory", "breakdown"}
 Answer = Callable[[Result], None]
@@ -120,3 +120,45 @@ def test_a_crash_is_named_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     done = run("solve", *JOB)
     assert done.exit_code == 1
     assert "this is a bug in Meshwright: IndexError" in done.stderr
+
+
+SMALL = ("--model", "llama-3.2-1b", "--cluster", "dgx-h100", "--global-batch", "32", "--seq-len", "4096")
+
+
+def test_real_search_from_flags_to_files_that_estimate_prices_alike(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    done = shell("solve", *SMALL, "--target", "fsdp", "--json", "-o", str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    read = json.loads(done.stdout)
+    assert read["status"] == "OPTIMAL"
+    assert 0 < read["lower_bound_s"] <= read["objective_s"]
+    assert read["gap"] <= 1e-3
+    assert sum(read["breakdown"].values()) == pytest.approx(read["objective_s"], rel=1e-9)
+    assert max(read["memory"]["peak_bytes"]) <= read["memory"]["usable_bytes"]
+    priced = run("estimate", "--plan", str(folder / "plan.json"), "--json")
+    assert priced.exit_code == 0, priced.output
+    assert json.loads(priced.stdout)["step_time_s"] == read["objective_s"]
+
+
+def test_real_page_when_piped(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model: llama-3.2-1b\ncluster: dgx-h100\nglobal_batch_size: 32\nsequence_length: 4096\n"
+        "target: fsdp\npins: {micro_batch_size: 1}\n"
+    )
+    done = shell("solve", str(job), "--pin", "zero_stage=3")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("OPTIMAL  ")
+    assert "× 1 × dp 8" in done.stdout
+    assert "ZeRO stage 3" in done.stdout
+    headings = {"Plan", "Where the time goes", "Memory of a device, GiB", "Proof"}
+    assert headings <= set(lines)
+
+
+def test_real_search_that_finds_nothing_says_what_binds() -> None:
+    done = run("solve", *SMALL, "--cluster", "rtx-3090:1", "--target", "fsdp", "--pin", "recompute=none")
+    assert done.exit_code == 3, done.output
+    assert done.stdout.startswith("INFEASIBLE  ")
+    assert "GiB" in done.stdout.split("Why nothing fits", 1)[1]
