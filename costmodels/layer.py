@@ -11,7 +11,7 @@ Sums the operators' work (roofline) and tensor-parallel traffic (collectives), f
 Left out: selective recompute of single products, and offloading of activations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,16 +78,25 @@ def adapt(kind: LayerKind, profile: Profile, loss: LossKernel) -> LayerKind:
     return replace(kind, operators=tuple(swap(op) for op in kind.operators))
 
 
-def _flops(ops: Sequence[Operator], shape: Shape, backward: bool = False) -> Num:
-    works = (w for op in ops for w in (op.backward(shape) if backward else op.forward(shape)))
-    return sum((w.flops for w in works), start=np.float64(0.0))
+def _total(ops: Sequence[Operator], each: Mapping[str, Num]) -> Num:
+    """Return the sum over operators of what each (by its name) costs."""
+    return sum((each[op.name] for op in ops), start=np.float64(0.0))
 
 
-def _compute(
-    ops: Sequence[Operator], shape: Shape, rates: DeviceRates, profile: Profile, backward: bool
-) -> Num:
-    passes = (op.backward(shape) if backward else op.forward(shape) for op in ops)
-    return sum((total_time(w, rates, profile, backward) for w in passes), start=np.float64(0.0))
+def _seconds(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: Profile) -> dict[str, Num]:
+    """Return the forward seconds of each operator: what recompute modes repeat is priced once."""
+    return {op.name: total_time(op.forward(shape), rates, profile) for op in kind.operators}
+
+
+def _flops(kind: LayerKind, shape: Shape, *, backward: bool = False) -> dict[str, Num]:
+    """Return the FLOPs of each operator."""
+    passes = {op.name: op.backward(shape) if backward else op.forward(shape) for op in kind.operators}
+    return {name: sum((w.flops for w in works), start=np.float64(0.0)) for name, works in passes.items()}
+
+
+def _backward_seconds(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: Profile) -> Num:
+    times = (total_time(op.backward(shape), rates, profile, True) for op in kind.operators)
+    return sum(times, start=np.float64(0.0))
 
 
 def _communication(traffics: Sequence[Traffic], span: GroupSpan) -> tuple[Num, Num]:
@@ -95,11 +104,6 @@ def _communication(traffics: Sequence[Traffic], span: GroupSpan) -> tuple[Num, N
     times = [(t, collective_time(t.collective, t.bytes, span)) for t in traffics]
     open_s = sum((s for t, s in times if not t.hidden_behind_gemm), start=np.float64(0.0))
     return open_s, sum((s for t, s in times if t.hidden_behind_gemm), start=np.float64(0.0))
-
-
-def forward_traffic(ops: Sequence[Operator], shape: Shape) -> tuple[Traffic, ...]:
-    """Return the forward collectives of operators."""
-    return tuple(t for op in ops for t in op.traffic(shape)[0])
 
 
 def backward_traffic(ops: Sequence[Operator], shape: Shape) -> tuple[Traffic, ...]:
@@ -180,26 +184,27 @@ def price_layer(
     """
     again = [repeated(kind, mode, profile) for mode in MODES]
     head = _head_repeat(kind)
-    wgrad = _compute(kind.operators, shape, rates, profile, True)
-    forward_open, _ = _communication(forward_traffic(kind.operators, shape), span)
+    seconds, flops = _seconds(kind, shape, rates, profile), _flops(kind, shape)
+    wgrad = _backward_seconds(kind, shape, rates, profile)
+    gathers = {op.name: _communication(op.traffic(shape)[0], span)[0] for op in kind.operators}
+    forward_open = _total(kind.operators, gathers)
     backward_open, behind = _communication(backward_traffic(kind.operators, shape), span)
-    repeat_open = [_communication(forward_traffic(ops, shape), span)[0] for ops in again]
     hide = profile.overlap_tensor
     late = exposed_time(behind, 0.5 * wgrad, profile.overlap_cost)
     cost = {
-        "forward_s": _compute(kind.operators, shape, rates, profile, False),
-        "backward_s": wgrad + _compute(head, shape, rates, profile, False),
-        "recompute_s": _stack([_compute(ops, shape, rates, profile, False) for ops in again]),
+        "forward_s": _total(kind.operators, seconds),
+        "backward_s": wgrad + _total(head, seconds),
+        "recompute_s": _stack([_total(ops, seconds) for ops in again]),
         "tensor_forward_s": (1 - hide) * forward_open,
         "tensor_backward_s": (1 - hide) * backward_open + late,
-        "tensor_recompute_s": _stack([(1 - hide) * s for s in repeat_open]),
+        "tensor_recompute_s": _stack([(1 - hide) * _total(ops, gathers) for ops in again]),
         "tensor_hidden_s": hide * (forward_open + backward_open) + behind - late,
         "saved_bytes": _stack([saved_bytes(kind, m, shape) for m in MODES]),
         "working_bytes": _stack([_working_bytes(kind, m, shape) for m in MODES]),
         "parameters": sum((op.local_parameters(shape) for op in kind.operators), start=np.float64(0.0)),
-        "forward_flops": _flops(kind.operators, shape),
-        "backward_flops": _flops(kind.operators, shape, backward=True) + _flops(head, shape),
-        "recompute_flops": _stack([_flops(ops, shape) for ops in again]),
+        "forward_flops": _total(kind.operators, flops),
+        "backward_flops": _total(kind.operators, _flops(kind, shape, backward=True)) + _total(head, flops),
+        "recompute_flops": _stack([_total(ops, flops) for ops in again]),
     }
     lead = np.broadcast_shapes(*(np.shape(v)[: -1 if _per_mode(k) else None] for k, v in cost.items()))
     full = {k: np.broadcast_to(v, (*lead, len(MODES)) if _per_mode(k) else lead) for k, v in cost.items()}

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.work import Shape, Traffic, Work
+from meshwright.hardware.errors import MeshwrightError
 
 Region = Literal["sequence", "tensor"]
 
@@ -516,15 +517,26 @@ class LayerKind:
     role
         Where it may sit and whether it can be recomputed: only ``block`` layers can.
     operators
-        In the order of the forward pass.
+        In the order of the forward pass; their names differ.
     hidden
         Features per token of what it hands to the next layer (a stage boundary carries this).
+
+    Raises
+    ------
+    MeshwrightError
+        If two operators have one name.
     """
 
     name: str
     role: Literal["embedding", "block", "head"]
     operators: tuple[Operator, ...]
     hidden: Num
+
+    def __post_init__(self) -> None:
+        names = [op.name for op in self.operators]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise MeshwrightError(f"layer kind {self.name}: two operators are named {twice[0]!r}; rename one")
 
     def parameters(self) -> int:
         """Return the parameters of one layer of this kind, tied copies not counted."""

@@ -83,17 +83,20 @@ def _tile_rate(tm: int, tn: int) -> float:
     return rate(tm, tn) / max(rate(*t) for t in TILES)
 
 
+_TILE_M, _TILE_N, _SPLIT = (
+    np.array(column) for column in zip(*[(tm, tn, s) for tm, tn in TILES for s in SPLITS], strict=True)
+)
+_RATE = np.array([_tile_rate(tm, tn) for tm, tn in TILES for _ in SPLITS])
+
+
 def gemm_flops_time(work: Work, rates: DeviceRates) -> Num:
     """Return the arithmetic time of a GEMM in seconds: the fastest tile shape and split-k factor."""
-    sustained = rates.peak_flops_per_s * rates.gemm_fraction
-    best: Num = np.inf
-    for tm, tn in TILES:
-        tiles = ceil_div(work.m, tm) * ceil_div(work.n, tn)
-        for split in SPLITS:
-            waves = ceil_div(tiles * split, rates.num_cores)
-            per_tile = 2.0 * tm * tn * (work.k / split + FILL_K) / _tile_rate(tm, tn)
-            best = np.minimum(best, waves * per_tile * rates.num_cores / sustained)
-    return best
+    m, n, k, cores = (np.asarray(v)[..., None] for v in (work.m, work.n, work.k, rates.num_cores))
+    sustained = np.asarray(rates.peak_flops_per_s * rates.gemm_fraction)[..., None]
+    tiles = ceil_div(m, _TILE_M) * ceil_div(n, _TILE_N)
+    waves = ceil_div(tiles * _SPLIT, cores)
+    per_tile = 2.0 * _TILE_M * _TILE_N * (k / _SPLIT + FILL_K) / _RATE
+    return (waves * per_tile * cores / sustained).min(axis=-1)
 
 
 def work_time(work: Work, rates: DeviceRates, profile: Profile, backward: bool = False) -> Num:

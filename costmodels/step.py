@@ -134,7 +134,7 @@ def chunk_times(tables: Tables, rows: IntArray, counts: IntArray) -> tuple[Float
 def _by_rank(schedule: StaticSchedule, values: FloatArray | IntArray) -> FloatArray:
     """Return values of chunks (b, C, ...) summed on their ranks, (b, R, ...)."""
     placed = (schedule.rank_of_chunk == np.arange(schedule.pp)[:, None]).astype(np.float64)
-    return np.einsum("rc,bc...->br...", placed, values)
+    return np.asarray(np.einsum("rc,bc...->br...", placed, values))
 
 
 def _pick(values: FloatArray, index: IntArray) -> FloatArray:

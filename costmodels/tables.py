@@ -6,6 +6,7 @@ counts times these tables, the same for the event simulation, for CP-SAT and for
 """
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -85,17 +86,17 @@ class Tables:
         states = StateBytes(**{f.name: getattr(self.states, f.name)[rows] for f in fields(StateBytes)})
         return Tables(**arrays, states=states)
 
-    @property
+    @cached_property
     def forward_s(self) -> FloatArray:
         """Seconds of a forward pass, (B, K)."""
         return np.asarray(self.forward_parts.sum(axis=-1))
 
-    @property
+    @cached_property
     def backward_s(self) -> FloatArray:
         """Seconds of a backward pass, (B, K, M)."""
         return np.asarray(self.backward_parts.sum(axis=-1))
 
-    @property
+    @cached_property
     def state_bytes(self) -> FloatArray:
         """Bytes of all states of one layer, (B, K)."""
         return self.parameters * self.states.total

@@ -103,3 +103,128 @@ def launchable(draw, *targets):
         zero_stage=draw(st.sampled_from(sorted(stages))),
         recompute=draw(st.sampled_from(sorted(target.recompute))),
     )
+
+
+# Cost models ---------------------------------------------------------------------------------------------
+
+
+@st.composite
+def decoders(draw, max_layers=8):
+    """A small decoder of any make; ``tp`` up to its key/value heads divides what it must."""
+    from meshwright.planner.decoder import PRE_NORMS, DecoderSpec
+
+    kv_heads = draw(st.sampled_from((2, 4)))
+    heads = kv_heads * draw(st.sampled_from((1, 2, 4)))
+    parallel = draw(st.booleans())
+    post = draw(st.booleans()) and not parallel
+    return DecoderSpec(
+        hidden=64 * draw(st.integers(1, 16)),
+        layers=draw(st.integers(1, max_layers)),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=draw(st.sampled_from((32, 64, 128))),
+        ffn=64 * draw(st.integers(1, 48)),
+        vocab=draw(st.integers(100, 200_000)),
+        gated=draw(st.booleans()),
+        norm_bias=draw(st.booleans()),
+        norms=(*PRE_NORMS, "post_attention", "post_mlp") if post else PRE_NORMS,
+        qk_norm=draw(st.sampled_from((None, "head", "full"))),
+        qkv_bias=draw(st.booleans()),
+        o_bias=draw(st.booleans()),
+        parallel=parallel,
+        positions=draw(st.sampled_from(("rotary", "none"))),
+        tied=draw(st.booleans()),
+        windows=draw(st.sampled_from(((None,), (256,), (None, 256)))),
+        attention_dropout=draw(st.sampled_from((0.0, 0.1))),
+        hidden_dropout=draw(st.sampled_from((0.0, 0.1))),
+        embedding_dropout=draw(st.sampled_from((0.0, 0.1))),
+    )
+
+
+@st.composite
+def work_shapes(draw, tps=(1, 2)):
+    """A micro-batch of a rank; any ``tp`` of :func:`decoders` divides."""
+    from meshwright.costmodels.work import Shape
+
+    tp = draw(st.sampled_from(tps))
+    return Shape(
+        sequences=draw(st.integers(1, 8)),
+        sequence_length=64 * draw(st.integers(1, 64)),
+        tp=tp,
+        sequence_parallel=draw(st.integers(0, int(tp > 1))),
+        element_bytes=draw(st.sampled_from((2, 4))),
+        vocab_multiple=draw(st.sampled_from((1, 128))),
+    )
+
+
+@st.composite
+def software(draw):
+    """A profile with its switches and shares turned at random."""
+    from dataclasses import replace
+
+    from meshwright.costmodels.profile import find_profile, profile_names
+
+    share = st.sampled_from((0.0, 0.3, 0.9, 1.0))
+    return replace(
+        find_profile(draw(st.sampled_from(profile_names()))),
+        flash_attention=draw(st.booleans()),
+        recompute_exit=draw(st.booleans()),
+        overlap_gradients=draw(share),
+        overlap_parameters=draw(share),
+        overlap_tensor=draw(share),
+        overlap_cost=draw(share),
+        layer_host_s=draw(st.sampled_from((0.0, 1e-4, 1e-2))),
+    )
+
+
+@st.composite
+def cost_settings(draw, spec=None, machine=None, stack=None):
+    """A setting: any small decoder, cluster, profile, recipe, optimizer and loss."""
+    from tests.costmodels.cases import make_setting
+
+    return make_setting(
+        draw(decoders()) if spec is None else spec,
+        draw(clusters()) if machine is None else machine,
+        draw(software()) if stack is None else stack,
+        precision=draw(st.sampled_from(("bf16", "fp16", "pure-bf16", "bf16-8bit", "fp32"))),
+        optimizer=draw(st.sampled_from(("adamw", "momentum", "sgd"))),
+        loss=draw(st.sampled_from(("full", "chunked", "fused"))),
+        sequence_length=64 * draw(st.integers(1, 32)),
+        vocab_multiple=draw(st.sampled_from((1, 128))),
+    )
+
+
+@st.composite
+def degrees(draw, devices, max_pp):
+    """Columns of one strategy whose degrees fit into a number of devices, with its schedule."""
+    tp = draw(st.sampled_from([t for t in (1, 2) if t <= devices]))
+    pp = draw(st.integers(1, min(max_pp, devices // tp, 5)))
+    dp = draw(st.integers(1, min(devices // (tp * pp), 16)))
+    vpp = draw(st.integers(2, 3)) if 1 < pp and 2 * pp <= max_pp and draw(st.booleans()) else 1
+    vpp = vpp if pp * vpp <= max_pp else 1
+    outer = draw(st.booleans())
+    return {
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        "vpp": vpp,
+        "zero_stage": draw(st.integers(0, 3)),
+        "micro_batch_size": draw(st.integers(1, 4)),
+        "num_microbatches": draw(st.integers(1, 3)) * (pp if vpp > 1 else 1),
+        "sequence_parallel": draw(st.integers(0, int(tp > 1))),
+        "data_stride": tp if outer else tp * pp,
+        "pipeline_stride": tp * dp if outer else tp,
+        "schedule": "interleaved" if vpp > 1 else draw(st.sampled_from(("1f1b", "gpipe"))),
+    }
+
+
+@st.composite
+def plans(draw, modes=("none", "selective", "full"), **fixed):
+    """What ``price`` takes: a setting, one strategy and its layer counts."""
+    from tests.costmodels.cases import even_counts, make_strategies
+
+    spec = fixed.pop("spec", None) or draw(decoders())
+    setting = draw(cost_settings(spec=spec, **fixed))
+    columns = draw(degrees(setting.cluster.num_devices, spec.layers + 2))
+    counts = even_counts(spec, columns["pp"] * columns["vpp"], draw(st.sampled_from(modes)))
+    return setting, make_strategies(**columns), counts
