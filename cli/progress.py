@@ -29,7 +29,7 @@ def search_progress(*, quiet: bool = False) -> "Iterator[Callable[[SearchEvent],
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("reading", total=None, found="")
+        task = progress.add_task("listing meshes", total=None, found="")
 
         def show(event: "SearchEvent") -> None:
             progress.update(
