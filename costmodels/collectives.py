@@ -37,7 +37,7 @@ def _blocks_above(span: GroupSpan) -> FloatArray:
 
 def group_size(span: GroupSpan) -> FloatArray:
     """Return the ranks of the group, shape (...)."""
-    return np.prod(np.asarray(span.sizes, dtype=np.float64), axis=-1)
+    return np.asarray(np.prod(np.asarray(span.sizes, dtype=np.float64), axis=-1))
 
 
 def ring_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:

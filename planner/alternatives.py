@@ -10,10 +10,10 @@ from meshwright.planner.expand import expand
 from meshwright.planner.field import Field
 from meshwright.planner.pricing import price_plan
 from meshwright.planner.result import Alternative, Estimate
-from meshwright.planner.search import State, search
+from meshwright.planner.search import Effort, State, search
 
-MESHES_EACH = 3
-"""CP-SAT meshes spent on one alternative; its optimum counts as unproven beyond."""
+EFFORT = Effort(tolerance=1e-3, mesh_limit=0.1, most_meshes=3)
+"""Spent on one alternative; its optimum counts as unproven beyond."""
 
 
 def alternatives(
@@ -27,7 +27,7 @@ def alternatives(
         if expired() or (enough and f.bounds[rows].min() >= enough[0]):
             break
         own = replace(f, order=rows, bounds=f.bounds.copy(), refined=set(f.refined), pathed=set(f.pathed))
-        state = search(own, expired, most_meshes=MESHES_EACH)
+        state = search(own, expired, effort=EFFORT)
         if state.best is not None:
             found.append((state.incumbent_s, _alternative(own, state, best)))
     return tuple(a for _, a in sorted(found, key=lambda pair: pair[0])[:count])

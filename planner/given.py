@@ -87,10 +87,11 @@ def path_bound(f: Field, split: Split) -> float:
 def _chunk_times(f: Field, split: Split) -> tuple[FloatArray, FloatArray]:
     """Return forward and least backward seconds of each chunk, (C,)."""
     tables = split.tables
-    least = np.where(f.want.allowed, tables.backward_s[0], np.inf).min(axis=-1)
+    least: FloatArray = np.where(f.want.allowed, tables.backward_s[0], np.inf).min(axis=-1)
     each = float(tables.pass_s[0])
     forward = split.kinds @ tables.forward_s[0] + each
-    return forward, split.kinds @ np.where(f.want.layers > 0, least, 0.0) + each
+    backward = split.kinds @ least + each
+    return np.asarray(forward, dtype=np.float64), np.asarray(backward, dtype=np.float64)
 
 
 def _by_rank(schedule: StaticSchedule, values: FloatArray) -> FloatArray:
@@ -105,7 +106,8 @@ def _update(f: Field, split: Split) -> float:
     gather = _by_rank(schedule, split.kinds @ tables.gather_s[0])
     forward, _ = _chunk_times(f, split)
     window = profile.overlap_parameters * forward[schedule.chunks_of_rank[:, 0]]
-    return float((own + exposed_time(gather, window, profile.overlap_cost)).max()) + profile.step_fixed_s
+    update = own + exposed_time(gather, window, profile.overlap_cost)
+    return float(update.max() + profile.step_fixed_s)
 
 
 def equal_chunk_bounds(f: Field, rows: IntArray, strong: bool = False) -> FloatArray:

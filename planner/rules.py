@@ -159,10 +159,7 @@ def _pin_rules(problem: Problem) -> tuple[Rule, ...]:
         def allows(m: Meshes) -> BoolArray:
             column = getattr(m, name)
             values, back = np.unique(column, return_inverse=True)
-            wrap = {"placement": lambda v: ",".join(PLACEMENTS[v]), "sequence_parallel": bool}.get(
-                name, lambda v: v
-            )
-            passes = np.array([choice.admits(wrap(v.item())) for v in values], dtype=np.bool_)
+            passes = np.array([choice.admits(_plain(name, v.item())) for v in values], dtype=np.bool_)
             return passes[back.reshape(-1)]
 
         return allows

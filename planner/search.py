@@ -17,6 +17,28 @@ TOLERANCE = 3e-4
 """CP-SAT refutes every mesh at (1 - TOLERANCE) of the best plan: the proof's own gap."""
 MESH_LIMIT = 1.5
 """Deterministic CP-SAT seconds for one mesh."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard a search tries.
+
+    Attributes
+    ----------
+    tolerance
+        Meshes are refuted at (1 - tolerance) of the best plan.
+    mesh_limit
+        Deterministic CP-SAT seconds for one mesh.
+    most_meshes
+        CP-SAT meshes after which the proof is given up; None for no limit.
+    """
+
+    tolerance: float = TOLERANCE
+    mesh_limit: float = MESH_LIMIT
+    most_meshes: int | None = None
+
+
+PROOF = Effort()
 BATCH = 128
 """Meshes whose stage bounds are computed together."""
 
@@ -52,11 +74,11 @@ def refine(f: Field, rows: IntArray, ceiling: float) -> None:
     f.refined.update(rows.tolist())
 
 
-def best_first(f: Field, state: State) -> Iterator[int]:
+def best_first(f: Field, state: State, tolerance: float) -> Iterator[int]:
     """Yield rows by rising bound, as long as one could beat the incumbent; first plans come on the way."""
     waiting = f.order.copy()
     while len(waiting):
-        waiting = waiting[f.bounds[waiting] < state.incumbent_s * (1 - TOLERANCE)]
+        waiting = waiting[f.bounds[waiting] < state.incumbent_s * (1 - tolerance)]
         waiting = waiting[np.argsort(f.bounds[waiting], kind="stable")]
         fresh = np.array([r for r in waiting[:BATCH] if int(r) not in f.refined], dtype=np.int64)
         if len(fresh):
@@ -80,19 +102,18 @@ def _try_even(f: Field, rows: IntArray, state: State) -> None:
 
 
 def solve_mesh(
-    f: Field, row: int, cutoff_s: float, start: Found | None = None, limit: float = MESH_LIMIT
+    f: Field, row: int, cutoff_s: float, start: Found | None = None, effort: Effort = PROOF
 ) -> Outcome:
     """Return the best plan of one mesh below a cutoff; ``start`` is a plan of it to begin from."""
-    return MeshSolver(f.task(row), cutoff_s, limit).solve(
-        cutoff_s, TOLERANCE, None if start is None else start.candidate
-    )
+    solver = MeshSolver(f.task(row), cutoff_s, effort.mesh_limit)
+    return solver.solve(cutoff_s, effort.tolerance, None if start is None else start.candidate)
 
 
 def search(
     f: Field,
     expired: Callable[[], bool],
     report: Callable[[SearchEvent], None] | None = None,
-    most_meshes: int | None = None,
+    effort: Effort = PROOF,
 ) -> State:
     """Return the best plan over all meshes with the bound that proves it.
 
@@ -102,17 +123,17 @@ def search(
         Whether the clock has run out; checked between meshes.
     report
         Called after each mesh.
-    most_meshes
-        Give up the proof after so many CP-SAT meshes.
+    effort
+        Tolerance and limits.
     """
     state = State()
-    for row in best_first(f, state):
-        if expired() or state.solved == most_meshes:
-            state.proven, state.expired = False, state.solved != most_meshes
+    for row in best_first(f, state, effort.tolerance):
+        if expired() or state.solved == effort.most_meshes:
+            state.proven, state.expired = False, state.solved != effort.most_meshes
             state.bound = min(state.bound, float(f.bounds[row]))
             break
-        start = min(state.incumbent_s * (1 - TOLERANCE), 1e7)
-        outcome = solve_mesh(f, row, start, state.starts.get(row))
+        start = min(state.incumbent_s * (1 - effort.tolerance), 1e7)
+        outcome = solve_mesh(f, row, start, state.starts.get(row), effort)
         state.solved, state.cuts = state.solved + 1, state.cuts + outcome.rounds
         f.bounds[row] = max(f.bounds[row], outcome.bound_s)
         if outcome.best is not None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.planner.chunking import equal_chunks
 from meshwright.planner.job import Choice
-from meshwright.planner.meshes import Meshes
+from meshwright.planner.meshes import PLACEMENTS, Meshes
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import legal
 
@@ -59,6 +59,23 @@ def degrees(problem: Problem) -> list[tuple[int, int, int]]:
     return found
 
 
+def _stages(problem: Problem, pp: int, dp: int) -> list[int]:
+    """Return the ZeRO stages that differ in more than name."""
+    target = problem.target
+    stages = target.zero_stages & (target.zero_stages_with_pipeline if pp > 1 else target.zero_stages)
+    wanted = _admitted(problem, "zero_stage", sorted(stages))
+    if dp > 1:
+        return wanted
+    return wanted[:1] if problem.profile.working_copy else [z for z in wanted if z in (wanted[0], 3)]
+
+
+def _placements(problem: Problem, pp: int, dp: int) -> list[int]:
+    """Return the placements that the job admits, one alone where they do not differ."""
+    wanted = problem.job.choices.get("placement", Choice())
+    places = [i for i, order in enumerate(PLACEMENTS) if wanted.admits(",".join(order))]
+    return places if dp > 1 and pp > 1 else places[:1]
+
+
 def _tp_legal(problem: Problem, tp: int) -> bool:
     parts = [p for p in problem.model.parts if not p.padded]
     return all(p.units % tp == 0 or (p.replicable and tp % p.units == 0) for p in parts)
@@ -81,16 +98,10 @@ def enumerate_meshes(problem: Problem) -> Meshes:
     for tp, pp, dp in degrees(problem):
         if batch % dp:
             continue
-        stages = sorted(
-            target.zero_stages & (target.zero_stages_with_pipeline if pp > 1 else target.zero_stages)
-        )
-        stages = _admitted(problem, "zero_stage", stages)
-        stages = stages if dp > 1 else stages[:1]
         micro = [(b, batch // dp // b) for b in divisors(batch // dp)]
         split = [0, 1] if tp > 1 and target.sequence_parallel else [0]
-        places = [0, 1] if dp > 1 and pp > 1 else [0]
         for (b, m), (name, vpp), z, sp, place in product(
-            micro, _schedules(problem, pp), stages, split, places
+            micro, _schedules(problem, pp), _stages(problem, pp, dp), split, _placements(problem, pp, dp)
         ):
             columns.append((tp, pp, dp, vpp, z, b, m, sp, place, name))
     table = list(zip(*columns, strict=True)) or [()] * len(COLUMNS)

@@ -24,7 +24,7 @@ SEED = 7
 RELATIVE_GAP = 1e-4
 MAX_ROUNDS = 60
 POLISH_ROUNDS = 6
-POLISH_LIMIT = 0.3
+POLISH_LIMIT = 0.1
 """Deterministic CP-SAT seconds for each of the goals that break ties."""
 
 
