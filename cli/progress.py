@@ -20,12 +20,14 @@ def search_progress(*, quiet: bool = False) -> "Iterator[Callable[[SearchEvent],
         yield None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
+    one_line = Column(no_wrap=True, overflow="ellipsis")
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[found]}", markup=False),
+        TextColumn("{task.fields[found]}", markup=False, table_column=one_line),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
