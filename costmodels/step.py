@@ -154,9 +154,8 @@ def _time(
     kinds = layers.sum(axis=-1)
 
     reduction = np.einsum("brk,bk->br", kinds, tables.reduce_s[rows])
-    late = np.maximum(
-        0.0, reduction - profile.overlap_gradients * (times.end_s - times.last_backward_start_s)
-    )
+    window = profile.overlap_gradients * (times.end_s - times.last_backward_start_s)
+    late = exposed_time(reduction, window, profile.overlap_cost)
     rank = (times.end_s + late).argmax(axis=1)
     gather = np.einsum("brk,bk->br", kinds, tables.gather_s[rows])
     first = profile.overlap_parameters * forward[:, : schedule.pp]

@@ -1,0 +1,175 @@
+"""The first referee: every legal mesh, every partition, every recomputation of a small problem, all priced.
+
+Layers of one kind within a chunk are interchangeable (a stage is a sum over kinds and modes), so counts per
+chunk, kind and mode stand for all assignments. Nothing here shares code with the search: meshes come from a
+plain product under the rules of legality, partitions from combinations of cut points.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, product
+
+import numpy as np
+
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.step import price
+from meshwright.costmodels.tables import build_tables
+from meshwright.planner.graph import ModelGraph
+from meshwright.planner.job import Choice
+from meshwright.planner.meshes import Meshes
+from meshwright.planner.pricing import setting
+from meshwright.planner.problem import Problem
+from meshwright.planner.rules import legal
+
+BATCH = 8192
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All plans of a problem, whatever they need: N plans.
+
+    Attributes
+    ----------
+    meshes
+        All legal meshes, twins included.
+    row
+        Mesh of each plan, (N,).
+    step_s, peak_bytes
+        Price of each plan, (N,).
+    slack_bytes
+        What rounding memory up to whole KiB may cost a plan at most.
+    """
+
+    meshes: Meshes
+    row: IntArray
+    step_s: FloatArray
+    peak_bytes: FloatArray
+    slack_bytes: float
+
+    @cached_property
+    def peaks(self) -> FloatArray:
+        """Distinct peaks in rising order."""
+        return np.unique(self.peak_bytes)
+
+    def optimum(self, usable: float) -> float:
+        """Return the least step among the plans that fit; infinite if none does."""
+        return float(np.min(self.step_s[self.peak_bytes <= usable], initial=np.inf))
+
+    def capacities(self, rng: np.random.Generator, number: int) -> list[float]:
+        """Return memory sizes that bind, each with no plan within the rounding below it."""
+        front = self._front()
+        found = []
+        for at in rng.permutation(len(front))[:number]:
+            near = front[at] * (1 + 1e-9) + self.slack_bytes
+            while np.any((self.peaks > near - self.slack_bytes) & (self.peaks <= near)):
+                inside = self.peaks[(self.peaks > near - self.slack_bytes) & (self.peaks <= near)]
+                near = float(inside.max()) * (1 + 1e-9) + self.slack_bytes
+            found.append(near)
+        return found
+
+    def _front(self) -> FloatArray:
+        """Return the peaks at which the optimum changes, and one below which nothing fits."""
+        order = np.lexsort((self.step_s, self.peak_bytes))
+        best = np.minimum.accumulate(self.step_s[order])
+        fresh = np.concatenate([[True], best[1:] < best[:-1]])
+        changes = self.peak_bytes[order][fresh]
+        return np.concatenate([[changes[0] - 4 * self.slack_bytes], changes])
+
+
+def every_mesh(problem: Problem) -> Meshes:
+    """Return every legal mesh, from a plain product of all values."""
+    total, batch = problem.cluster.num_devices, problem.job.global_batch_size
+    wanted = problem.job.choices.get("schedule", Choice(allowed=frozenset({"1f1b", "interleaved"})))
+    schedules = [name for name in ("1f1b", "gpipe", "interleaved") if wanted.admits(name)]
+    degrees = [t for t in product(range(1, total + 1), repeat=3) if np.prod(t) <= total]
+    rows = [
+        (tp, pp, dp, vpp, z, b, batch // dp // b, sp, place, name)
+        for tp, pp, dp in degrees
+        for b in range(1, batch // dp + 1)
+        if batch % (dp * b) == 0
+        for name in schedules
+        for vpp in (range(2, problem.model.num_layers // pp + 1) if name == "interleaved" else (1,))
+        for z, sp, place in product(range(4), range(2), range(2))
+    ]
+    columns = list(zip(*rows, strict=True))
+    numbers = [np.array(c, dtype=np.int64) for c in columns[:-1]]
+    meshes = Meshes(*numbers, schedule=np.array(columns[-1], dtype=np.str_))
+    return meshes.take(legal(problem, meshes)[0])
+
+
+def partitions(graph: ModelGraph, chunks: int, interleaved: bool) -> Iterator[tuple[int, ...]]:
+    """Yield all cut points; interleaved chunks hold equal blocks but for one fewer at either end."""
+    inner = np.array(graph.block_layers)
+    for middle in combinations(range(1, graph.num_layers), chunks - 1):
+        cuts = (0, *middle, graph.num_layers)
+        if interleaved:
+            blocks = np.diff(np.searchsorted(inner, cuts))
+            most = int(blocks[1:-1].max())
+            if set(blocks[1:-1].tolist()) != {most} or any(b not in (most, most - 1) for b in blocks):
+                continue
+        yield cuts
+
+
+def _splits(total: int, modes: IntArray) -> list[IntArray]:
+    """Return all ways to deal ``total`` equal layers to some modes, each (M,)."""
+    found = []
+    for counts in product(range(total + 1), repeat=len(modes)):
+        if sum(counts) == total:
+            row = np.zeros(len(MODES), dtype=np.int64)
+            row[modes] = counts
+            found.append(row)
+    return found
+
+
+def assignments(problem: Problem, chunks: int, interleaved: bool) -> IntArray:
+    """Return all counts of a pipeline, (N, C, K, M)."""
+    graph, target = problem.model, problem.target
+    wanted = problem.job.choices.get("recompute", Choice())
+    free = np.array([i for i, m in enumerate(MODES) if m in target.recompute and wanted.admits(m)])
+    found: list[IntArray] = []
+    for cuts in partitions(graph, chunks, interleaved):
+        kinds = np.diff(graph.prefix_counts[list(cuts)], axis=0)
+        cells = [(c, k) for c, k in zip(*np.nonzero(kinds), strict=True)]
+        for modes in [free[i : i + 1] for i in range(len(free))] if target.recompute_uniform else [free]:
+            options = [
+                _splits(int(kinds[c, k]), modes if graph.kinds[k].role == "block" else np.array([0]))
+                for c, k in cells
+            ]
+            for chosen in product(*options):
+                table = np.zeros((chunks, len(graph.kinds), len(MODES)), dtype=np.int64)
+                for (c, k), row in zip(cells, chosen, strict=True):
+                    table[c, k] = row
+                found.append(table)
+    shape = (-1, chunks, len(graph.kinds), len(MODES))
+    return np.array(found, dtype=np.int64).reshape(shape)
+
+
+def everything(problem: Problem, most_plans: int = 10**7) -> Everything | None:
+    """Return the price of all plans, or None where there are more than ``most_plans``."""
+    meshes = every_mesh(problem)
+    common = setting(problem)
+    shapes = {
+        key: assignments(problem, key[0] * key[1], key[2])
+        for key in sorted(
+            {(int(p), int(v), str(n) == "interleaved") for p, v, n in zip(meshes.pp, meshes.vpp, meshes.schedule)}
+        )
+    }
+    sizes = [len(shapes[int(p), int(v), n == "interleaved"]) for p, v, n in zip(meshes.pp, meshes.vpp, meshes.schedule)]
+    if sum(sizes) > most_plans:
+        return None
+    rows, steps, peaks = [np.empty(0, dtype=np.int64)], [np.empty(0)], [np.empty(0)]
+    tables = build_tables(common, meshes.strategies())
+    for row in range(len(meshes)):
+        counts = shapes[int(meshes.pp[row]), int(meshes.vpp[row]), meshes.schedule[row] == "interleaved"]
+        for first in range(0, len(counts), BATCH):
+            part = counts[first : first + BATCH]
+            same = np.full(len(part), row)
+            got = price(common, meshes.take(same).strategies(), part, tables.take(same))
+            rows.append(same)
+            steps.append(got.step_time_s)
+            peaks.append(got.peak_bytes.max(axis=1))
+    live = int((meshes.num_microbatches * meshes.vpp).max(initial=1))
+    slack = 1024.0 * (problem.model.num_layers * (1 + live) + 4)
+    return Everything(meshes, np.concatenate(rows), np.concatenate(steps), np.concatenate(peaks), slack)
