@@ -25,7 +25,7 @@ def search_progress(*, quiet: bool = False) -> "Iterator[Callable[[SearchEvent],
     one_line = Column(no_wrap=True, overflow="ellipsis")
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TextColumn("{task.fields[found]}", markup=False, table_column=one_line),
         TimeElapsedColumn(),
@@ -42,8 +42,8 @@ def search_progress(*, quiet: bool = False) -> "Iterator[Callable[[SearchEvent],
 
 
 def in_hand(event: "SearchEvent") -> str:
-    """Return the best step time so far, how far the bound is from it, and the mesh at work."""
+    """Return the best step time so far and how far the bound is from it; before that, the mesh at work."""
     if event.incumbent_s is None:
         return event.mesh
     gap = None if event.bound_s is None else max(0.0, 1 - event.bound_s / event.incumbent_s)
-    return f"{seconds(event.incumbent_s)}, gap {percent(gap, 2)} {event.mesh}".rstrip()
+    return f"{seconds(event.incumbent_s)}, gap {percent(gap, 2)}"

@@ -52,7 +52,7 @@ def test_quiet_shows_nothing_on_a_terminal_either(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("event", "text"),
     [
-        (EVENT, "10.000 s, gap 1.00 % tp2 pp2"),
+        (EVENT, "10.000 s, gap 1.00 %"),
         (SearchEvent("bounds", 0, 0, None, None, ""), ""),
         (SearchEvent("bounds", 0, 0, None, 1.0, "tp2"), "tp2"),
         (SearchEvent("solving", 1, 2, 10.0, None, ""), "10.000 s, gap –"),
