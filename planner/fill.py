@@ -17,6 +17,9 @@ from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
 from meshwright.planner.bounds import Demand
 
+ROUNDING_BYTES = 1e-3
+"""Floating-point sums of bytes may leave this much of a need that is met exactly."""
+
 
 @dataclass(frozen=True)
 class Filled:
@@ -79,7 +82,7 @@ def fill(
         free = (
             room
             - float(kinds[own].sum(axis=0) @ tables.state_bytes[0])
-            - _transient(growth, tables, kinds[own], chains)
+            - _transient(growth, tables, kinds[own], want)
         )
         need = float(row @ (kinds[own] @ least)) - free
         for c, k in zip(*np.nonzero(kinds[own]), strict=True):
@@ -88,11 +91,11 @@ def fill(
     return Filled(seconds, counts)
 
 
-def _transient(growth: float, tables: Tables, kinds: IntArray, chains: dict[int, list[int]]) -> float:
+def _transient(growth: float, tables: Tables, kinds: IntArray, want: Demand) -> float:
     """Return the least transient bytes of a rank that holds these kinds."""
     present = np.flatnonzero(kinds.sum(axis=0))
     gathered = max(float(tables.unit_bytes[0, k]) for k in present)
-    working = max(min(float(tables.working_bytes[0, k, m]) for m in chains[int(k)]) for k in present)
+    working = max(float(tables.working_bytes[0, k, want.allowed[k]].min()) for k in present)
     return growth * (gathered + working)
 
 
@@ -114,9 +117,9 @@ def _spend(
         for k in np.flatnonzero(kinds[c])
         for a, b in zip(chains[int(k)], chains[int(k)][1:], strict=False)
     ]
-    spent = 0.0
+    spent, enough = 0.0, ROUNDING_BYTES + 1e-12 * abs(need)
     for _, c, k, a, b, q in sorted(segments):
-        if need <= 0:
+        if need <= enough:
             return spent
         each = q * (saved[k, a] - saved[k, b])
         wanted = min(need / each, float(kinds[c, k]))
@@ -125,4 +128,4 @@ def _spend(
         counts[c, k, a] -= whole
         counts[c, k, b] += whole
         need -= wanted * each
-    return spent if need <= 1e-6 else np.inf
+    return spent if need <= enough else np.inf

@@ -67,9 +67,8 @@ class Objective:
         """Optimizer and gathering of parameters follow the barrier; the first forward pass hides some."""
         v, s = self.variables, self.scaled
         first = int(v.schedule.chunks_of_rank[rank][0])
-        window = cp_model.LinearExpr.sum(
-            [int(s.gather_window[k]) * n for (k, _), n in v.counts[first].items()]
-        )
+        terms = [int(s.gather_window[k]) * n for (k, _), n in v.counts[first].items()]
+        window = cp_model.LinearExpr.sum([s.pass_gather_window, *terms])
         own = self._per_layer(rank, s.optimizer)
         v.model.add(self.update >= own + self._per_layer(rank, s.gather_floor))
         v.model.add(self.update >= own + self._per_layer(rank, s.gather) - window)
@@ -82,6 +81,7 @@ class Objective:
         terms += [n * self.backward[c] for c, n in enumerate(path.backward_counts) if n]
         length = cp_model.LinearExpr.sum(terms)
         last = int(v.schedule.chunk[v.schedule.last_operation()[path.rank]])
-        window = cp_model.LinearExpr.sum([int(s.window[k, m]) * n for (k, m), n in v.counts[last].items()])
+        hidden = [int(s.window[k, m]) * n for (k, m), n in v.counts[last].items()]
+        window = cp_model.LinearExpr.sum([s.pass_window, *hidden])
         v.model.add(self.finish >= length + self._per_layer(path.rank, s.reduce_floor))
         v.model.add(self.finish >= length + self._per_layer(path.rank, s.reduce) - window)

@@ -39,6 +39,8 @@ class Scaled:
         (K,).
     transfer, each_pass, fixed
         Scalars; ``each_pass`` lengthens every pass of a chunk.
+    pass_window, pass_gather_window
+        What that adds to the two windows, rounded up.
     states, saved, unit, working
         Bytes in memory units, rounded up: (K,), (K, M), (K,), (K, M).
     room
@@ -58,6 +60,8 @@ class Scaled:
     transfer: int
     each_pass: int
     fixed: int
+    pass_window: int
+    pass_gather_window: int
     states: IntArray
     saved: IntArray
     unit: IntArray
@@ -99,6 +103,8 @@ def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable:
         transfer=int(tables.transfer_s[0] / unit),
         each_pass=int(tables.pass_s[0] / unit),
         fixed=int(profile.step_fixed_s / unit),
+        pass_window=int(np.ceil((1 - lost) * profile.overlap_gradients * tables.pass_s[0] / unit)),
+        pass_gather_window=int(np.ceil((1 - lost) * profile.overlap_parameters * tables.pass_s[0] / unit)),
         states=_up(tables.state_bytes[0], byte),
         saved=_up(growth * tables.saved_bytes[0], byte),
         unit=_up(growth * tables.unit_bytes[0], byte),
