@@ -172,10 +172,12 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
     backward_own = (cost.backward_s + cost.tensor_backward_s)[..., None] + cost.recompute_s
     backward_own = backward_own + cost.tensor_recompute_s
     backward_comm = (every_pass + scatter * (stage >= 2))[..., None]
-    share, lost = profile.overlap_parameters, profile.overlap_cost
-    forward_gather = exposed_time(every_pass, share * forward_own, lost)
-    backward_gather = exposed_time(backward_comm, share * backward_own, lost)
     host = profile.layer_host_s * np.array([kind.role == "block" for kind in setting.kinds])
+    forward_idle = np.maximum(0.0, host - forward_own)
+    backward_idle = np.maximum(0.0, host[:, None] - backward_own)
+    share, lost = profile.overlap_parameters, profile.overlap_cost
+    forward_gather = exposed_time(every_pass, share * (forward_own + forward_idle), lost)
+    backward_gather = exposed_time(backward_comm, share * (backward_own + backward_idle), lost)
     modes = cost.recompute_s.shape
     reduce = collective_time("all_reduce", gradient * parameters, data) * (stage == 0) + scatter * (
         stage == 1
@@ -189,15 +191,13 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
         stage >= 2
     )
     return Tables(
-        forward_parts=_parts(
-            cost.forward_s, cost.tensor_forward_s, forward_gather, np.maximum(0.0, host - forward_own)
-        ),
+        forward_parts=_parts(cost.forward_s, cost.tensor_forward_s, forward_gather, forward_idle),
         backward_parts=_parts(
             np.broadcast_to(cost.backward_s[..., None], modes),
             cost.recompute_s,
             cost.tensor_backward_s[..., None] + cost.tensor_recompute_s,
             backward_gather,
-            np.maximum(0.0, host[:, None] - backward_own),
+            backward_idle,
         ),
         reduce_s=reduce + _tied_reduce(setting, s, tied, where.pipeline),
         gather_s=gather * ((stage == 1) | (stage == 2)),

@@ -1,0 +1,176 @@
+"""Collectives and their overlap with compute: bounds, limits and identities."""
+
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from meshwright.costmodels.collectives import collective_time, group_size, hierarchical_pass, ring_pass
+from meshwright.costmodels.overlap import exposed_time
+from meshwright.costmodels.work import Collective
+from meshwright.hardware.span import GroupSpan, group_span
+from tests.strategies import clusters, placed_groups
+
+COLLECTIVES = get_args(Collective)
+PASSES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+ROUNDING = 1 + 1e-12
+tensor_bytes = st.just(0.0) | st.floats(1.0, 1e12)
+seconds = st.floats(0, 1e3)
+shares = st.floats(0, 1)
+
+
+@st.composite
+def spans(draw, min_size=1):
+    """Where a group of any size lies on any cluster."""
+    cluster = draw(clusters())
+    size, stride = draw(placed_groups(cluster))
+    assume(size >= min_size)
+    return group_span(cluster, size, stride)
+
+
+def slower(span, links=1.0, hops=1.0):
+    return GroupSpan(span.sizes, span.bandwidth_bytes_per_s / links, span.latency_s * hops)
+
+
+collectives = st.sampled_from(COLLECTIVES)
+
+
+@given(collectives, tensor_bytes, clusters())
+def test_a_group_of_one_costs_nothing(collective, size, cluster):
+    assert collective_time(collective, size, group_span(cluster, 1, 1)) == 0
+
+
+@given(collectives, spans())
+def test_no_bytes_take_no_time(collective, span):
+    assert collective_time(collective, 0.0, span) == 0
+
+
+@given(tensor_bytes, spans())
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(size, span):
+    both = collective_time("reduce_scatter", size, span) + collective_time("all_gather", size, span)
+    assert collective_time("all_reduce", size, span) == both
+
+
+@given(st.floats(1.0, 1e12), spans(min_size=2))
+def test_no_collective_beats_the_best_link(size, span):
+    n, best = float(group_size(span)), float(np.where(span.sizes > 1, span.bandwidth_bytes_per_s, 0).max())
+    received = size * (n - 1) / n / best
+    assert collective_time("all_gather", size, span) * ROUNDING >= received
+    assert collective_time("reduce_scatter", size, span) * ROUNDING >= received
+    assert collective_time("all_reduce", size, span) * ROUNDING >= 2 * received
+    assert collective_time("send_recv", size, span) * ROUNDING >= size / best
+    # What a member sends to the others leaves over all its links together at most.
+    links = float(np.where(span.sizes > 1, span.bandwidth_bytes_per_s, 0).sum())
+    assert collective_time("all_to_all", size, span) * ROUNDING >= size * (n - 1) / n / links
+
+
+@given(collectives, st.floats(1.0, 1e12), spans(min_size=2))
+def test_every_collective_waits_for_one_hop_at_least(collective, size, span):
+    hop = float(np.where(span.sizes > 1, span.latency_s, np.inf).min())
+    assert collective_time(collective, size, span) >= hop
+
+
+@given(collectives, tensor_bytes, st.floats(1, 1e6), spans())
+def test_more_bytes_never_take_less_time(collective, size, factor, span):
+    less, more = (collective_time(collective, size * f, span) for f in (1, factor))
+    assert less <= more * ROUNDING
+
+
+@given(collectives, tensor_bytes, st.floats(1, 100), spans())
+def test_longer_hops_never_help(collective, size, factor, span):
+    here, there = (collective_time(collective, size, s) for s in (span, slower(span, hops=factor)))
+    assert here <= there * ROUNDING
+
+
+@given(collectives, tensor_bytes, st.floats(1, 100), spans())
+def test_slower_links_never_help(collective, size, factor, span):
+    here, there = (collective_time(collective, size, s) for s in (span, slower(span, links=factor)))
+    assert here <= there * ROUNDING
+
+
+@given(collectives, tensor_bytes, st.floats(1, 100), spans())
+def test_slower_links_and_hops_slow_down_in_proportion(collective, size, factor, span):
+    there = collective_time(collective, size, slower(span, links=factor, hops=factor))
+    assert float(there) == pytest.approx(float(factor * collective_time(collective, size, span)))
+
+
+@given(collectives, tensor_bytes, tensor_bytes, spans())
+def test_one_message_is_never_slower_than_the_same_bytes_in_two(collective, first, second, span):
+    together = collective_time(collective, first + second, span)
+    apart = collective_time(collective, first, span) + collective_time(collective, second, span)
+    assert together <= apart * ROUNDING
+
+
+@given(tensor_bytes, clusters(max_tiers=1))
+def test_on_one_tier_a_hierarchical_ring_is_a_flat_one(size, cluster):
+    span = group_span(cluster, cluster.num_devices, 1)
+    assert float(hierarchical_pass(size, span)) == pytest.approx(float(ring_pass(size, span)))
+
+
+@given(st.floats(1.0, 1e12), clusters())
+def test_tiers_that_a_group_does_not_reach_do_not_matter(size, cluster):
+    inner = replace(cluster, tiers=cluster.tiers[:1])
+    group = cluster.tiers[0].fan_out
+    for collective in COLLECTIVES:
+        whole = collective_time(collective, size, group_span(cluster, group, 1))
+        alone = collective_time(collective, size, group_span(inner, group, 1))
+        assert float(whole) == pytest.approx(float(alone))
+
+
+@given(collectives, st.lists(tensor_bytes, min_size=1, max_size=4), spans())
+def test_collectives_are_priced_as_arrays_or_one_by_one(collective, sizes, span):
+    rows = GroupSpan(*(np.stack([v] * len(sizes)) for v in (span.sizes, *_rates(span))))
+    together = collective_time(collective, np.array(sizes), rows)
+    assert together.tolist() == [float(collective_time(collective, s, span)) for s in sizes]
+
+
+def _rates(span):
+    return span.bandwidth_bytes_per_s, span.latency_s
+
+
+# Overlap -------------------------------------------------------------------------------------------------
+
+
+@given(seconds, seconds)
+def test_free_overlap_hides_what_fits_the_window(communication, window):
+    assert exposed_time(communication, window, 0.0) == max(0.0, communication - window)
+
+
+@given(seconds, seconds)
+def test_overlap_that_gains_nothing_exposes_all(communication, window):
+    assert exposed_time(communication, window, 1.0) == communication
+
+
+@given(seconds, shares)
+def test_without_a_window_all_is_exposed(communication, cost):
+    assert exposed_time(communication, 0.0, cost) == communication
+
+
+@given(seconds, shares)
+def test_behind_endless_compute_only_the_slowdown_remains(communication, cost):
+    far = (1 + communication) * 1e6
+    assert exposed_time(communication, far, min(cost, 0.99)) == min(cost, 0.99) * communication
+
+
+@given(seconds, seconds, shares, st.floats(1, 10))
+def test_exposed_time_lies_between_slowdown_and_all_and_is_monotone(communication, window, cost, factor):
+    exposed = exposed_time(communication, window, cost)
+    assert cost * communication <= exposed <= communication
+    assert exposed <= exposed_time(communication * factor, window, cost)
+    assert exposed >= exposed_time(communication, window * factor, cost)
+
+
+@given(seconds, seconds, seconds, seconds, shares, shares)
+def test_exposed_time_is_convex(x, y, v, w, cost, share):
+    mixed = exposed_time(share * x + (1 - share) * y, share * v + (1 - share) * w, cost)
+    ends = share * exposed_time(x, v, cost) + (1 - share) * exposed_time(y, w, cost)
+    assert mixed <= ends + 1e-9
+
+
+@given(seconds, seconds, shares, seconds)
+def test_compute_that_grows_never_shortens_compute_and_what_it_exposes(communication, window, cost, more):
+    now, later = (w + exposed_time(communication, w, cost) for w in (window, window + more))
+    assert now <= later * ROUNDING

@@ -1,0 +1,192 @@
+"""Memory: what a parameter and an activation cost, how ZeRO and tensor ranks share it, what recompute frees."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.costmodels.layer import MODES, adapt, input_bytes, saved_bytes
+from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes
+from meshwright.costmodels.operators import Attention, CrossEntropy, Gemm, Pointwise
+from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS, find_optimizer, find_precision
+from meshwright.costmodels.profile import find_profile, profile_names
+from meshwright.costmodels.schedule import build, in_flight
+from meshwright.planner.blocks import block_kind, decoder_graph
+from meshwright.planner.decoder import DecoderSpec
+from tests.properties.test_compute import GROWTH
+from tests.strategies import decoders, schedules, work_shapes
+
+recipes = st.sampled_from(sorted(PRECISIONS)).map(find_precision)
+optimizers = st.sampled_from(sorted(OPTIMIZERS)).map(find_optimizer)
+stacks = st.sampled_from(profile_names()).map(find_profile)
+copying_stacks = st.sampled_from([n for n in profile_names() if find_profile(n).working_copy]).map(
+    find_profile
+)
+gradients = st.sampled_from((2.0, 4.0))
+many = st.integers(2, 4096)
+
+
+copies = st.tuples(recipes, optimizers, copying_stacks, gradients)
+"""A recipe, an optimizer, a stack that keeps a working copy of the weights, bytes of a gradient."""
+
+
+def states(stage, dp, recipe, optimizer, stack, gradient):
+    return state_bytes(stage, dp, recipe, optimizer, stack, gradient)
+
+
+# States --------------------------------------------------------------------------------------------------
+
+
+@given(many, copies)
+def test_each_zero_stage_keeps_no_more_than_the_one_before(dp, rest):
+    totals = [float(states(stage, dp, *rest).total) for stage in range(4)]
+    assert totals == sorted(totals, reverse=True)
+
+
+@given(many, recipes, gradients)
+def test_fsdp_shards_keep_no_more_stage_by_stage_under_adam(dp, recipe, gradient):
+    rest = recipe, find_optimizer("adamw"), find_profile("fsdp2"), gradient
+    totals = [float(states(stage, dp, *rest).total) for stage in range(4)]
+    assert totals == sorted(totals, reverse=True)
+
+
+@given(st.integers(0, 3), copies)
+def test_sharding_over_one_rank_changes_nothing(stage, rest):
+    assert states(stage, 1, *rest).total == states(0, 1, *rest).total
+
+
+@given(many, copies)
+def test_the_shards_of_all_ranks_sum_to_the_whole(dp, rest):
+    whole, shard = states(0, dp, *rest), states(3, dp, *rest)
+    for item in ("weights", "gradients", "master_weights", "optimizer_moments"):
+        assert float(getattr(shard, item)) * dp == pytest.approx(float(getattr(whole, item)))
+
+
+@given(st.integers(0, 3), many, many, st.tuples(recipes, optimizers, stacks, gradients))
+def test_more_ranks_never_keep_more_each(stage, dp, more, rest):
+    assert states(stage, dp + more, *rest).total <= states(stage, dp, *rest).total
+
+
+@given(st.integers(0, 3), st.integers(1, 64), optimizers, stacks, gradients)
+def test_eight_bit_moments_keep_a_quarter(stage, dp, optimizer, stack, gradient):
+    full, small = (
+        states(stage, dp, find_precision(name), optimizer, stack, gradient).optimizer_moments
+        for name in ("bf16", "bf16-8bit")
+    )
+    assert small * 4 == full
+
+
+@given(recipes, optimizers, gradients)
+def test_an_optimizer_step_touches_every_state_at_least_once(recipe, optimizer, gradient):
+    kept = states(0, 1, recipe, optimizer, find_profile("generic"), gradient)
+    moved = optimizer_traffic(recipe, optimizer, gradient)
+    assert kept.total <= moved <= 2 * kept.total
+
+
+# Parameters on a rank ------------------------------------------------------------------------------------
+
+
+@given(decoders(), work_shapes())
+def test_ranks_together_hold_every_parameter(spec, shape):
+    graph = decoder_graph(replace(spec, tied=False), "drawn")
+    for op in (op for kind in graph.kinds for op in kind.operators):
+        held = float(op.local_parameters(shape)) * shape.tp
+        assert held >= op.parameters()
+        if isinstance(op, Gemm) and not any(p.padded for p in op.outputs) and op.shard != "row":
+            assert held == op.parameters()  # weights and biases split over columns; a row's bias is copied
+        if isinstance(op, Pointwise):
+            assert held == shape.tp * op.parameters()
+
+
+@given(
+    st.integers(1, 300_000),
+    st.sampled_from((1, 2, 4, 8, 16)),
+    st.sampled_from((1, 64, 128)),
+    st.integers(1, 9),
+)
+def test_a_padded_vocabulary_is_a_multiple_of_ranks_and_multiple(vocab, tp, multiple, features):
+    part = replace(_vocabulary(vocab), features=vocab * features)
+    padded = part.local(tp, multiple) * tp / features
+    assert padded % (tp * multiple) == 0
+    assert vocab <= padded < vocab + tp * multiple
+
+
+def _vocabulary(vocab):
+    return DecoderSpec(hidden=1, layers=1, heads=1, kv_heads=1, head_dim=1, ffn=1, vocab=vocab).vocabulary
+
+
+# Activations ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", GROWTH)
+@given(spec=decoders(), shape=work_shapes(), steps=st.integers(1, 4), flash=st.booleans())
+def test_saved_bytes_and_parameters_grow_with_every_size(size, spec, shape, steps, flash):
+    small, large = (_kept(*case, flash) for case in ((spec, shape), GROWTH[size](spec, shape, steps)))
+    assert np.all(large >= small)
+
+
+def _kept(spec, shape, flash):
+    """Return what one micro-batch keeps in the whole model in each mode, and the parameters of a rank."""
+    stack = replace(find_profile("generic"), flash_attention=flash)
+    graph = decoder_graph(spec, "drawn")
+    kinds = [adapt(kind, stack, find_loss("full")) for kind in graph.kinds]
+    per_mode = [[float(saved_bytes(kind, mode, shape)) for kind in kinds] for mode in MODES]
+    own = [sum(float(op.local_parameters(shape)) for op in kind.operators) for kind in kinds]
+    return np.array([*per_mode, own]) @ graph.kind_counts
+
+
+@given(decoders(), work_shapes(), st.booleans())
+def test_recompute_frees_memory(spec, shape, flash):
+    kind = block_kind(spec, None)
+    ops = (replace(op, flash=flash) if isinstance(op, Attention) else op for op in kind.operators)
+    kind = replace(kind, operators=tuple(ops))
+    none, selective, full = (float(saved_bytes(kind, mode, shape)) for mode in MODES)
+    assert full < selective < none
+    assert full == float(input_bytes(kind, shape))
+
+
+@given(decoders(), work_shapes(tps=(2,)))
+def test_sequence_parallelism_splits_what_is_whole_otherwise(spec, shape):
+    kind, alone = block_kind(spec, None), replace(shape, tp=1, sequence_parallel=0)
+    split, whole = (replace(shape, sequence_parallel=on) for on in (1, 0))
+    for mode in MODES:
+        one = float(saved_bytes(kind, mode, alone))
+        assert float(saved_bytes(kind, mode, split)) * 2 == pytest.approx(one)
+        assert one / 2 <= float(saved_bytes(kind, mode, whole)) <= one
+
+
+@given(decoders(), work_shapes())
+def test_logits_take_as_many_bytes_as_the_loss_says(spec, shape):
+    head = decoder_graph(spec, "drawn").kinds[-1]
+    (loss,) = (op for op in head.operators if isinstance(op, CrossEntropy))
+    logits = loss.logits(shape)
+    assert logits * shape.tp >= shape.tokens * spec.vocab
+    # fp32 softmax kept, at the peak the 16-bit logits and their gradient beside it (loss.py, "full").
+    assert loss.saved_bytes(shape) == 4 * logits
+    assert loss.saved_bytes(shape) + loss.transient_bytes(shape) == 8 * logits
+
+
+@given(schedules(), st.data())
+def test_activations_lie_between_one_micro_batch_and_all(schedule, data):
+    per_chunk = st.lists(st.floats(1, 1e9), min_size=schedule.num_chunks, max_size=schedule.num_chunks).map(
+        np.array
+    )
+    saved = data.draw(per_chunk)
+    peak = activation_bytes(in_flight(schedule), saved)
+    own = saved.reshape(-1, schedule.pp)
+    assert np.all(peak >= own.max(axis=0))
+    assert np.all(peak <= schedule.num_microbatches * own.sum(axis=0) * (1 + 1e-12))
+    assert np.all(activation_bytes(in_flight(schedule), 2 * saved) == 2 * peak)
+
+
+@given(st.integers(1, 8), st.integers(1, 16), st.floats(1, 1e9))
+def test_1f1b_keeps_no_more_than_gpipe(pp, m, saved):
+    chunks = np.full(pp, saved)
+    gpipe, late = (activation_bytes(in_flight(build(name, pp, 1, m)), chunks) for name in ("gpipe", "1f1b"))
+    assert np.all(late <= gpipe)
+    # Rank r holds min(m, pp - r) micro-batches under 1F1B, all of them under GPipe (arXiv 2104.04473).
+    assert late.tolist() == [saved * min(m, pp - rank) for rank in range(pp)]
+    assert gpipe.tolist() == [saved * m] * pp
