@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from meshwright.cli.figures import plural
-from meshwright.cli.pins import both, read_pins
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_yaml
 from meshwright.planner.job import Choice
+from meshwright.planner.pins import both, read_pins
 
 FLAG_NAMES: Final = {
     "global_batch_size": "--global-batch",

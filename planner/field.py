@@ -5,14 +5,38 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.schedule import StaticSchedule, build
 from meshwright.costmodels.strategy import Setting
 from meshwright.costmodels.tables import Tables, build_tables
 from meshwright.planner.bounds import Demand, demand, least_work, memory_floor, quick_bounds
+from meshwright.planner.chunking import chunk_cuts
 from meshwright.planner.cpsat.mesh_solver import MeshTask
+from meshwright.planner.fill import Filled, fill
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.pricing import setting, usable_bytes
 from meshwright.planner.problem import Problem
 from meshwright.planner.space import space
+
+
+@dataclass(frozen=True)
+class Split:
+    """One way to cut a mesh: cut points (C + 1,), and the least recomputation that makes it fit."""
+
+    row: int
+    schedule: StaticSchedule
+    tables: Tables
+    cuts: IntArray
+    filled: Filled
+
+    @property
+    def kinds(self) -> IntArray:
+        """Layers per chunk and kind, (C, K)."""
+        return np.asarray(self.filled.counts.sum(axis=2))
+
+    @property
+    def fits(self) -> bool:
+        """Whether some recomputation makes every rank fit."""
+        return bool(np.isfinite(self.filled.seconds).all())
 
 
 @dataclass
@@ -33,6 +57,8 @@ class Field:
         Rows whose bound looks at single stages already.
     pathed
         Interleaved rows whose bound looks at the schedule's paths already.
+    splits
+        Even splits of rows that were looked at.
     """
 
     problem: Problem
@@ -48,6 +74,24 @@ class Field:
     discarded: dict[str, int]
     refined: set[int] = field(default_factory=set)
     pathed: set[int] = field(default_factory=set)
+    splits: dict[int, list[Split]] = field(default_factory=dict)
+
+    def even_splits(self, row: int) -> list[Split]:
+        """Return the equal (or even) splits of one mesh with their least recomputation; remembered."""
+        if row not in self.splits:
+            self.splits[row] = self._split(row)
+        return self.splits[row]
+
+    def _split(self, row: int) -> list[Split]:
+        graph, index = self.problem.model, np.array([row])
+        s, tables = self.meshes.take(index).strategies(), self.tables.take(index)
+        schedule = build(s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0]))
+        found = []
+        for cuts in chunk_cuts(graph, schedule.num_chunks, schedule.vpp > 1):
+            kinds = np.diff(graph.prefix_counts[cuts], axis=0)
+            filled = fill(self.setting, s, tables, self.want, self.usable, schedule, kinds)
+            found.append(Split(row, schedule, tables, cuts, filled))
+        return found
 
     def task(self, row: int) -> MeshTask:
         """Return the CP-SAT task of one mesh."""

@@ -7,6 +7,7 @@ whole layers is a plan.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from meshwright.planner.bounds import Demand
 
 ROUNDING_BYTES = 1e-3
 """Floating-point sums of bytes may leave this much of a need that is met exactly."""
+
+ROUNDING_ROUNDS = 4
+"""Times that rounded counts are asked for more where their transients exceed the least ones."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,11 @@ def fill(
 ) -> Filled:
     """Return the least recomputation of one mesh whose chunks hold ``kinds`` layers, (C, K)."""
     growth = 1 + setting.profile.fragmentation
-    saved, cost = growth * tables.saved_bytes[0], tables.backward_s[0]
+    saved, working, cost = (
+        growth * tables.saved_bytes[0],
+        growth * tables.working_bytes[0],
+        tables.backward_s[0],
+    )
     chains = {
         int(k): hull(cost[k], saved[k], np.flatnonzero(want.allowed[k])) for k in np.flatnonzero(want.layers)
     }
@@ -79,53 +87,64 @@ def fill(
     for rank, live in enumerate(in_flight(schedule)):
         own = schedule.chunks_of_rank[rank]
         row = live[(live @ (kinds[own] @ least)).argmax()]
-        free = (
-            room
-            - float(kinds[own].sum(axis=0) @ tables.state_bytes[0])
-            - _transient(growth, tables, kinds[own], want)
-        )
-        need = float(row @ (kinds[own] @ least)) - free
-        for c, k in zip(*np.nonzero(kinds[own]), strict=True):
-            counts[own[c], k, chains[int(k)][0]] = kinds[own[c], k]
-        seconds[rank] = _spend(need, own, row, kinds, chains, saved, cost, counts)
+        present = [int(k) for k in np.flatnonzero(kinds[own].sum(axis=0))]
+        states = float(kinds[own].sum(axis=0) @ tables.state_bytes[0])
+        gathered = growth * max(float(tables.unit_bytes[0, k]) for k in present)
+        lightest = max(min(float(working[k, m]) for m in chains[k]) for k in present)
+        free = room - states - gathered
+        need = float(row @ (kinds[own] @ least)) + lightest - free
+        start = np.zeros((len(own), *saved.shape), dtype=np.int64)
+        for k in present:
+            start[:, k, chains[k][0]] = kinds[own, k]
+        counts[own], seconds[rank] = _spend(need, row, start, chains, saved, cost)
+        for _ in range(ROUNDING_ROUNDS):
+            kept = float((live @ (counts[own] * saved).sum(axis=(1, 2))).max())
+            over = kept + float(working[counts[own].any(axis=0)].max()) - free
+            if over <= 0 or not np.isfinite(seconds[rank]):
+                break
+            need += over
+            counts[own], _ = _spend(need, row, start, chains, saved, cost)
     return Filled(seconds, counts)
-
-
-def _transient(growth: float, tables: Tables, kinds: IntArray, want: Demand) -> float:
-    """Return the least transient bytes of a rank that holds these kinds."""
-    present = np.flatnonzero(kinds.sum(axis=0))
-    gathered = max(float(tables.unit_bytes[0, k]) for k in present)
-    working = max(float(tables.working_bytes[0, k, want.allowed[k]].min()) for k in present)
-    return growth * (gathered + working)
 
 
 def _spend(
     need: float,
-    own: IntArray,
     live: IntArray,
-    kinds: IntArray,
+    start: IntArray,
     chains: dict[int, list[int]],
     saved: FloatArray,
     cost: FloatArray,
-    counts: IntArray,
-) -> float:
-    """Free ``need`` bytes along the cheapest segments; return the fractional seconds and round counts up."""
+) -> tuple[IntArray, float]:
+    """Free ``need`` bytes along the cheapest segments.
+
+    Parameters
+    ----------
+    live, start
+        Micro-batches alive in each chunk of a rank (V,), and its layers before any recomputation (V, K, M).
+
+    Returns
+    -------
+    tuple
+        Counts with every segment rounded up, (V, K, M), and the fractional seconds, infinite if too few.
+    """
+    counts = start.copy()
     segments = [
-        (_slope(cost[k], saved[k], a, b) / q, int(c), int(k), a, b, float(q))
-        for c, q in zip(own, live, strict=True)
+        (_slope(cost[k], saved[k], a, b) / q, int(c), k, a, b, float(q))
+        for c, q in enumerate(live)
         if q > 0
-        for k in np.flatnonzero(kinds[c])
-        for a, b in zip(chains[int(k)], chains[int(k)][1:], strict=False)
+        for k, chain in chains.items()
+        if start[c, k].any()
+        for a, b in pairwise(chain)
     ]
-    spent, enough = 0.0, ROUNDING_BYTES + 1e-12 * abs(need)
+    spent = 0.0
     for _, c, k, a, b, q in sorted(segments):
-        if need <= enough:
-            return spent
+        if need <= 0:
+            return counts, spent
         each = q * (saved[k, a] - saved[k, b])
-        wanted = min(need / each, float(kinds[c, k]))
+        wanted = min(need / each, float(start[c, k].sum()))
         spent += wanted * (cost[k, b] - cost[k, a])
         whole = min(int(np.ceil(wanted - 1e-12)), int(counts[c, k, a]))
         counts[c, k, a] -= whole
         counts[c, k, b] += whole
         need -= wanted * each
-    return spent if need <= enough else np.inf
+    return counts, spent if need <= 1e-6 else np.inf

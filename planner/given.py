@@ -5,53 +5,14 @@ recomputation (:mod:`meshwright.planner.fill`) somewhere on its chunks. Any path
 passes every chunk of a rank ``n`` times backwards therefore grows by ``n`` times that.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.pipeline import base_paths, uniform_bound
-from meshwright.costmodels.schedule import StaticSchedule, build
-from meshwright.costmodels.tables import Tables
+from meshwright.costmodels.schedule import StaticSchedule
 from meshwright.planner.bounds import SAFETY
-from meshwright.planner.chunking import chunk_cuts
-from meshwright.planner.field import Field
-from meshwright.planner.fill import Filled, fill
-
-
-@dataclass(frozen=True)
-class Split:
-    """One way to cut a mesh: cut points (C + 1,), and the least recomputation that makes it fit."""
-
-    row: int
-    schedule: StaticSchedule
-    tables: Tables
-    cuts: IntArray
-    filled: Filled
-
-    @property
-    def kinds(self) -> IntArray:
-        """Layers per chunk and kind, (C, K)."""
-        return np.asarray(self.filled.counts.sum(axis=2))
-
-    @property
-    def fits(self) -> bool:
-        """Whether some recomputation makes every rank fit."""
-        return bool(np.isfinite(self.filled.seconds).all())
-
-
-def splits(f: Field, row: int) -> list[Split]:
-    """Return the equal (or even) splits of one mesh with their least recomputation."""
-    m, graph = f.meshes, f.problem.model
-    s, tables = m.take([row]).strategies(), f.tables.take(np.array([row]))
-    schedule = build(s.schedule[0], int(m.pp[row]), int(m.vpp[row]), int(m.num_microbatches[row]))
-    found = []
-    for cuts in chunk_cuts(graph, schedule.num_chunks, schedule.vpp > 1):
-        kinds = np.diff(graph.prefix_counts[cuts], axis=0)
-        filled = fill(f.setting, s, tables, f.want, f.usable, schedule, kinds)
-        found.append(Split(row, schedule, tables, cuts, filled))
-    return found
+from meshwright.planner.field import Field, Split
 
 
 def spread_bound(f: Field, split: Split) -> float:
@@ -113,5 +74,5 @@ def _update(f: Field, split: Split) -> float:
 def equal_chunk_bounds(f: Field, rows: IntArray, strong: bool = False) -> FloatArray:
     """Return bounds of interleaved meshes, the least over the splits of each; infinite if none fits."""
     formula = path_bound if strong else spread_bound
-    least = [min((formula(f, s) for s in splits(f, int(row)) if s.fits), default=np.inf) for row in rows]
+    least = [min((formula(f, s) for s in f.even_splits(int(row)) if s.fits), default=np.inf) for row in rows]
     return np.asarray(np.maximum(least, f.bounds[rows]))

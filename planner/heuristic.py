@@ -8,9 +8,8 @@ from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.layer import MODES
 from meshwright.costmodels.step import price
 from meshwright.planner.cpsat.mesh_solver import Candidate
-from meshwright.planner.field import Field
+from meshwright.planner.field import Field, Split
 from meshwright.planner.fill import Filled
-from meshwright.planner.given import Split, splits
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Found:
 
 def even_plans(f: Field, rows: IntArray) -> list[Found]:
     """Return for each row its fastest evenly split plan that fits, fastest first."""
-    tried = [s for row in rows for s in splits(f, int(row)) if s.fits]
+    tried = [s for row in rows for s in f.even_splits(int(row)) if s.fits]
     if f.problem.target.recompute_uniform:
         tried = [u for s in tried for u in _uniform(f, s)]
     if not tried:

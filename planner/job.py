@@ -102,19 +102,21 @@ class Job:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> "Job":
-        """Build a job from plain keys; ``pins``/``limits`` become choices (see :func:`choice`)."""
+        """Build a job from plain keys; ``pins`` become choices (:mod:`meshwright.planner.pins`)."""
         known = {f.name for f in fields(cls)} - {"choices"}
         unknown = sorted(set(data) - known - {"pins"})
         if unknown:
             raise MeshwrightError(
                 f"job: {unknown[0]!r} is not a field; allowed: {', '.join(sorted(known | {'pins'}))}"
             )
-        pins = {name: choice(value, name) for name, value in dict(data.get("pins") or {}).items()}
+        from meshwright.planner.pins import read_pins
+
+        pins = read_pins(data.get("pins") or {})
         return cls(**{k: v for k, v in data.items() if k in known}, choices=pins)
 
 
-def choice(value: Any, name: str = "") -> Choice:
-    """Return the choice that a user wrote for a decision: a value, a list of values, or a range string.
+def choice(value: Any) -> Choice:
+    """Return the choice that a user wrote: a value, a list of values, or a range string.
 
     ``4`` pins, ``[2, 4]`` allows two values, ``"<=8"`` and ``">=2"`` bound, ``"!3"`` forbids, and
     ``{"min": 2, "max": 8}`` bounds both ways.
@@ -131,8 +133,6 @@ def choice(value: Any, name: str = "") -> Choice:
                 return Choice(**{key: _number(value[2:])})  # type: ignore[arg-type]
         if value.startswith("!"):
             return Choice(forbidden=frozenset({_scalar(value[1:])}))
-        if name == "placement":
-            return Choice(allowed=frozenset({value.replace(" ", "")}))
         if "," in value:
             return Choice(allowed=frozenset(_scalar(v) for v in value.split(",")))
     return Choice(allowed=frozenset({_scalar(value)}))

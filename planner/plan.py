@@ -129,7 +129,7 @@ def _check_types(data: Mapping[str, Any]) -> None:
         name, value = f.name, data[f.name]
         if f.type is int:
             least = 0 if name == "zero_stage" else 1
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 2**40:
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 10**12:
                 raise MeshwrightError(
                     f"plan: {name} is {value!r}; a whole number of at least {least} is expected"
                 )

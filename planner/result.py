@@ -1,7 +1,7 @@
 """What ``solve`` and ``estimate`` answer, with every figure that the answer rests on."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from meshwright.planner.plan import Plan
@@ -57,6 +57,17 @@ class Estimate:
         """Return plain data for JSON."""
         return {**asdict(self), "plan": self.plan.to_dict(), "fits": self.fits}
 
+    def __str__(self) -> str:
+        """Return a summary in a few lines."""
+        from meshwright.planner.notebook import estimate_text
+
+        return estimate_text(self)
+
+    def _repr_html_(self) -> str:
+        from meshwright.planner.notebook import estimate_html
+
+        return estimate_html(self)
+
 
 @dataclass(frozen=True)
 class Alternative:
@@ -95,11 +106,11 @@ class SearchRecord:
 
 @dataclass(frozen=True)
 class Result:
-    """The answer of ``solve``."""
+    """The answer of ``solve``; objective, bound and plan are None where there is nothing to tell."""
 
     status: Status
     objective_s: float | None
-    lower_bound_s: float
+    lower_bound_s: float | None
     plan: Plan | None
     runtime_s: float
     estimate: Estimate | None = None
@@ -108,12 +119,11 @@ class Result:
     binding: tuple[str, ...] = ()
     record: SearchRecord | None = None
     notes: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def gap(self) -> float | None:
         """Return (objective - lower bound) / objective, or None without a plan."""
-        if self.objective_s is None:
+        if self.objective_s is None or self.lower_bound_s is None:
             return None
         return max(0.0, (self.objective_s - self.lower_bound_s) / self.objective_s)
 
@@ -137,6 +147,17 @@ class Result:
             "record": asdict(self.record) if self.record else None,
             "notes": list(self.notes),
         }
+
+    def __str__(self) -> str:
+        """Return a summary in a few lines."""
+        from meshwright.planner.notebook import result_text
+
+        return result_text(self)
+
+    def _repr_html_(self) -> str:
+        from meshwright.planner.notebook import result_html
+
+        return result_html(self)
 
 
 def _memory(best: Estimate | None) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ class Effort:
 
 
 PROOF = Effort()
-BATCH = 128
+BATCH = 48
 """Meshes whose stage bounds are computed together."""
 
 
@@ -74,14 +74,17 @@ def refine(f: Field, rows: IntArray, ceiling: float) -> None:
     f.refined.update(rows.tolist())
 
 
-def best_first(f: Field, state: State, tolerance: float) -> Iterator[int]:
-    """Yield rows by rising bound, as long as one could beat the incumbent; first plans come on the way."""
+def best_first(f: Field, state: State, tolerance: float, expired: Callable[[], bool]) -> Iterator[int]:
+    """Yield rows by rising bound, as long as one could beat the incumbent; first plans come on the way.
+
+    Once the clock has run out no more bounds are raised: rows come with the bounds that they have.
+    """
     waiting = f.order.copy()
     while len(waiting):
         waiting = waiting[f.bounds[waiting] < state.incumbent_s * (1 - tolerance)]
         waiting = waiting[np.argsort(f.bounds[waiting], kind="stable")]
         fresh = np.array([r for r in waiting[:BATCH] if int(r) not in f.refined], dtype=np.int64)
-        if len(fresh):
+        if len(fresh) and not (expired() and state.best is not None):
             refine(f, fresh, state.incumbent_s)
             _try_even(f, fresh, state)
         elif len(waiting) and f.meshes.vpp[waiting[0]] > 1 and int(waiting[0]) not in f.pathed:
@@ -127,7 +130,7 @@ def search(
         Tolerance and limits.
     """
     state = State()
-    for row in best_first(f, state, effort.tolerance):
+    for row in best_first(f, state, effort.tolerance, expired):
         if expired() or state.solved == effort.most_meshes:
             state.proven, state.expired = False, state.solved != effort.most_meshes
             state.bound = min(state.bound, float(f.bounds[row]))

@@ -108,7 +108,7 @@ def _without_plan(f: Field, state: State, started: float) -> Result:
     return Result(
         status=status,
         objective_s=None,
-        lower_bound_s=least if np.isfinite(least) and status == "UNKNOWN" else 0.0,
+        lower_bound_s=least if np.isfinite(least) and status == "UNKNOWN" else None,
         plan=None,
         infeasibility=explain(f) if status == "INFEASIBLE" else None,
         record=_record(f, state),

@@ -174,6 +174,8 @@ class MeshSolver:
         parameters.random_seed = SEED
         parameters.max_deterministic_time = max(limit, 0.01)
         parameters.relative_gap_limit = RELATIVE_GAP
+        parameters.cp_model_probing_level = 0  # costs more than it gives on models this small
+        parameters.symmetry_level = 0
         status = solver.solve(self.model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             known = solver.best_objective_bound if status == cp_model.UNKNOWN else 0.0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.cli.jobfile import JobSchema, StrategySchema, read_request
-from meshwright.cli.pins import read_pins
+from meshwright.planner.pins import read_pins
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.job import DECISIONS, Choice, Job
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.cli.pins import read_pins
+from meshwright.planner.pins import read_pins
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.job import Choice
 
