@@ -200,7 +200,7 @@ def degrees(draw, devices, max_pp):
     tp = draw(st.sampled_from([t for t in (1, 2) if t <= devices]))
     pp = draw(st.integers(1, min(max_pp, devices // tp, 5)))
     dp = draw(st.integers(1, min(devices // (tp * pp), 16)))
-    vpp = draw(st.integers(2, 3)) if 1 < pp and 2 * pp <= max_pp and draw(st.booleans()) else 1
+    vpp = draw(st.integers(2, 3)) if pp > 1 and 2 * pp <= max_pp and draw(st.booleans()) else 1
     vpp = vpp if pp * vpp <= max_pp else 1
     outer = draw(st.booleans())
     return {
