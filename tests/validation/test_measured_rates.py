@@ -1,0 +1,97 @@
+"""Against rates measured below the level of steps: collectives of nccl-tests and large products.
+
+Bus bandwidth is ``2 S (n - 1) / n / t`` for an all-reduce of S bytes over n ranks, ``S (n - 1) / n / t``
+for a reduce-scatter or all-gather of S bytes (nccl-tests, doc/PERFORMANCE.md).
+"""
+
+import pytest
+
+from meshwright.costmodels.collectives import collective_time
+from meshwright.costmodels.operators import gemm_work
+from meshwright.costmodels.precision import find_precision
+from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.roofline import device_rates, work_time
+from meshwright.hardware.catalogue import load_accelerator, load_cluster
+from meshwright.hardware.span import group_span
+
+MIB, GIB = 2.0**20, 2.0**30
+PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+
+
+def bus_gb_per_s(cluster, collective, size, ranks=None):
+    machine = load_cluster(cluster)
+    n = machine.num_devices if ranks is None else ranks
+    seconds = float(collective_time(collective, size, group_span(machine, n, 1)))
+    return PASSES[collective] * size * (n - 1) / n / seconds / 1e9
+
+
+@pytest.mark.parametrize(
+    ("cluster", "collective", "size", "measured", "tolerance"),
+    [
+        # Azure benchmarking guide, NCCL 2.18.5, 8 x A100-SXM-80GB.
+        ("dgx-a100:1", "all_reduce", 8 * GIB, 231.6, 0.05),
+        ("dgx-a100:1", "all_reduce", 256 * MIB, 213.9, 0.1),
+        # ml-engineering book (github:stas00/ml-engineering, network), nccl-tests on one A100 node.
+        ("dgx-a100:1", "all_reduce", 16 * GIB, 234.9, 0.05),
+        # aiconfigurator performance database, NCCL 2.27.3, 8 x H100: passes that NVSwitch does not reduce.
+        ("dgx-h100:1", "reduce_scatter", 512 * MIB, 335.7, 0.1),
+        ("dgx-h100:1", "all_gather", 512 * MIB, 336.0, 0.1),
+        # nccl-tests issue 212: ring of 8 x H100, 370 of 450 GB/s.
+        ("dgx-h100:1", "all_reduce", 16 * GIB, 370, 0.05),
+        # arXiv 2411.13055, scaling figure (read by eye, 5 %): H100 nodes with 8 x 400 Gbit/s at 256 MiB.
+        ("dgx-h100:4", "all_reduce", 256 * MIB, 273, 0.2),
+        ("dgx-h100:16", "all_reduce", 256 * MIB, 265, 0.2),
+        ("dgx-h100:64", "all_reduce", 256 * MIB, 246, 0.15),
+        ("dgx-h100:256", "all_reduce", 256 * MIB, 222, 0.15),
+    ],
+)
+def test_bus_bandwidth(cluster, collective, size, measured, tolerance):
+    got = bus_gb_per_s(cluster, collective, size)
+    print(f"{cluster} {collective}: {got:.0f} of {measured} GB/s")
+    assert got == pytest.approx(measured, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "measured_us"),
+    [("dgx-a100:1", 21.77), ("dgx-h100:1", 15.96)],  # aiconfigurator, NCCL 2.27.3 and 2.29.2
+)
+def test_latency_of_a_small_all_reduce(cluster, measured_us):
+    """8 KiB over 8 devices: hops alone."""
+    got = 1e6 * float(collective_time("all_reduce", 8192.0, group_span(load_cluster(cluster), 8, 1)))
+    assert got == pytest.approx(measured_us, rel=0.1)
+
+
+def test_bandwidth_falls_with_scale_as_measured():
+    """arXiv 2411.13055: from 4 to 256 nodes an all-reduce of 256 MiB loses 19 % of its bus bandwidth."""
+    few, many = (bus_gb_per_s(f"dgx-h100:{n}", "all_reduce", 256 * MIB) for n in (4, 256))
+    assert 1 - many / few == pytest.approx(1 - 222 / 273, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "size", "tflops"),
+    [
+        # Azure AI benchmarking guide (github:Azure/AI-benchmarking-guide@8fd0c6e1, ND_A100_v4_results.md):
+        # fp16, random data, 10,000 warm-ups: sustained clocks.
+        ("a100-80gb-sxm", 1024, 119.4),
+        ("a100-80gb-sxm", 2048, 221.8),
+        ("a100-80gb-sxm", 4096, 228.0),
+        ("a100-80gb-sxm", 8192, 253.7),
+        # aiconfigurator GEMM database, bf16, dimensions >= 4096: median of bursts 0.78 of 989 TFLOP/s, times
+        # 0.94 for sustained load (A100: 0.81 sustained, 0.86 burst).
+        ("h100-sxm", 8192, 0.78 * 0.94 * 989),
+    ],
+)
+def test_square_products(accelerator, size, tflops):
+    rates = device_rates(load_accelerator(accelerator), find_precision("fp16"))
+    work = gemm_work(size, size, size, 2)
+    got = float(work.flops / work_time(work, rates, find_profile("generic"))) / 1e12
+    print(f"{accelerator} {size}: {got:.0f} of {tflops:.0f} TFLOP/s")
+    assert got == pytest.approx(tflops, rel=0.15)
+
+
+def test_a_large_product_sustains_four_fifths_of_an_a100():
+    """0.81 of 312 TFLOP/s in the same guide."""
+    rates = device_rates(load_accelerator("a100-80gb-sxm"), find_precision("bf16"))
+    work = gemm_work(16384, 16384, 16384, 2)
+    got = float(work.flops / work_time(work, rates, find_profile("generic"))) / rates.peak_flops_per_s
+    assert got == pytest.approx(0.81, rel=0.03)
