@@ -98,8 +98,9 @@ def random_problem(seed: int, most_blocks: int = 6, most_devices: int = 8) -> Pr
     devices = _pick(rng, [d for d in (1, 2, 3, 4, 6, 8) if d <= most_devices])
     model = tiny_model(rng, most_blocks)
     pins = _pick(rng, PINS) if find_target(target).tensor else {}
+    batch = _pick(rng, (2, 4, 6, 8, 12)) if find_target(target).tensor else devices * _pick(rng, (1, 2, 4))
     job = Job(
-        global_batch_size=_pick(rng, (2, 4, 6, 8, 12)) * (3 if devices in (3, 6) and rng.integers(2) else 1),
+        global_batch_size=batch * (3 if devices in (3, 6) and rng.integers(2) else 1),
         sequence_length=_pick(rng, (64, 128, 512)),
         precision=_pick(rng, ("bf16", "bf16", "pure-bf16")),
         target=target,

@@ -1,0 +1,180 @@
+"""The second referee: exact dynamic programming over (stage, first layer) for one 1F1B mesh at full size.
+
+The closed form of 1F1B is a maximum over ranks: the first micro-batch through all stages and back to rank r,
+all that r has left to do, and the last micro-batch back to stage 0,
+
+``total + (m - 1) work_r - (min(m, pp - r) - 1) forward_r``.
+
+It never exceeds the simulated step, and where transfers take no time it nearly attains it. Given its layers, a
+stage is best with the least recomputation that fits: everything else is the same or grows with it. So a
+partial plan is three numbers (work so far, largest excess, largest update), and carrying the undominated
+triples makes the programme exact for the closed form: a lower bound on every plan of the mesh. The plan that
+attains it, simulated, is an upper bound. No solver, no integers, no hints: only the prices are shared.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.overlap import exposed_time
+from meshwright.costmodels.step import fixed_bytes, price
+from meshwright.planner.cpsat.mesh_solver import MeshTask
+
+GRAIN = 1e-6
+"""Triples that differ by less than this share of the step count as equal; the lower bound allows for it."""
+
+
+@dataclass(frozen=True)
+class Sandwich:
+    """The optimum of one mesh lies between ``lower_s`` and ``upper_s``, the price of ``counts`` (C, K, M)."""
+
+    lower_s: float
+    upper_s: float
+    peak_bytes: float
+    counts: IntArray
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One stage with its least recomputation: terms of the closed form, and counts (K, M)."""
+
+    work_s: float
+    excess_s: float
+    update_s: float
+    counts: IntArray
+
+
+def _deals(layers: int, modes: IntArray) -> IntArray:
+    """Return all ways to deal equal layers to modes, (N, M)."""
+    grid = np.array(list(product(range(layers + 1), repeat=len(modes) - 1)), dtype=np.int64)
+    grid = grid[grid.sum(axis=1) <= layers]
+    table = np.zeros((len(grid), len(MODES)), dtype=np.int64)
+    table[:, modes[1:]] = grid
+    table[:, modes[0]] = layers - grid.sum(axis=1)
+    return table
+
+
+def _all_deals(task: MeshTask, kinds: tuple[int, ...]) -> IntArray:
+    """Return all recomputations of a stage, (N, K, M)."""
+    options = np.zeros((1, 0, len(MODES)), dtype=np.int64)
+    for k, n in enumerate(kinds):
+        own = _deals(n, np.flatnonzero(task.want.allowed[k]))
+        left = np.repeat(options, len(own), axis=0)
+        options = np.concatenate([left, np.tile(own, (len(options), 1))[:, None]], axis=1)
+    return options
+
+
+def _peaks(task: MeshTask, options: IntArray, live: int) -> FloatArray:
+    """Return the bytes of a rank for each recomputation, (N,)."""
+    t, growth = task.tables, 1 + task.setting.profile.fragmentation
+    present = options > 0
+    saved = live * (options * t.saved_bytes[0]).sum(axis=(1, 2))
+    gathered = np.where(present.any(axis=2), t.unit_bytes[0], 0.0).max(axis=1)
+    working = np.where(present, t.working_bytes[0], 0.0).max(axis=(1, 2))
+    states = (options.sum(axis=2) * t.state_bytes[0]).sum(axis=1)
+    fixed = sum(float(v[0]) for v in fixed_bytes(task.setting, task.strategies).values())
+    return np.asarray(states + growth * (saved + gathered + working) + fixed)
+
+
+class Programme:
+    """The dynamic programme of one mesh; ``layers`` counts embedding and head."""
+
+    def __init__(self, task: MeshTask, ceiling_s: float) -> None:
+        s = task.strategies
+        self.task, self.ceiling_s = task, ceiling_s
+        self.pp, self.microbatches = int(s.pp[0]), int(s.num_microbatches[0])
+        self.layers = task.graph.num_layers
+        self.stage = cache(self._stage)
+
+    def _stage(self, rank: int, kinds: tuple[int, ...]) -> _Stage | None:
+        """Return the best stage with these layers, or None if it is too long or does not fit."""
+        task, t, profile = self.task, self.task.tables, self.task.setting.profile
+        m, behind = self.microbatches, min(self.microbatches, self.pp - rank)
+        layers, each, lost = np.array(kinds), float(t.pass_s[0]), profile.overlap_cost
+        forward = float(layers @ t.forward_s[0]) + each
+        if m * forward > self.ceiling_s:
+            return None
+        options = _all_deals(task, kinds)
+        options = options[_peaks(task, options, behind) <= task.usable_bytes]
+        if not len(options):
+            return None
+        seconds = (options * t.backward_s[0]).sum(axis=(1, 2))
+        backward = float(seconds.min()) + each
+        late = exposed_time(layers @ t.reduce_s[0], profile.overlap_gradients * backward, lost)
+        gather = exposed_time(layers @ t.gather_s[0], profile.overlap_parameters * forward, lost)
+        return _Stage(
+            work_s=forward + backward + (float(late) if rank == 0 else 0.0),
+            excess_s=(m - 1) * (forward + backward) - (behind - 1) * forward,
+            update_s=float(layers @ t.optimizer_s[0]) + float(gather),
+            counts=options[seconds.argmin()],
+        )
+
+    def table(self, rank: int) -> FloatArray:
+        """Return (work, excess, update) of a rank by first layer and layer behind the last, (L + 1, L + 1, 3)."""
+        prefix, last = self.task.graph.prefix_counts, self.layers - (self.pp - 1 - rank)
+        found = np.full((self.layers + 1, self.layers + 1, 3), np.inf)
+        for start in range(rank, last) if rank else [0]:
+            for stop in range(last if rank == self.pp - 1 else start + 1, last + 1):
+                own = self.stage(rank, tuple((prefix[stop] - prefix[start]).tolist()))
+                if own is not None:
+                    found[start, stop] = own.work_s, own.excess_s, own.update_s
+        return found
+
+    def run(self) -> tuple[float, IntArray] | None:
+        """Return the least closed form of all plans with the plan that attains it, (C, K, M)."""
+        task, grain = self.task, GRAIN * self.ceiling_s / self.pp
+        hops = 2 * (self.pp - 1) * float(task.tables.transfer_s[0])
+        constant = hops + float(task.setting.profile.step_fixed_s)
+        tables = [self.table(rank) for rank in range(self.pp)]
+        rest = [np.where(np.arange(self.layers + 1) == self.layers, 0.0, np.inf)]
+        for table in reversed(tables):
+            rest.insert(0, (table[..., 0] + rest[0]).min(axis=1))
+        fronts = {0: (np.zeros((1, 3)), np.zeros((1, 1), dtype=np.int64))}
+        for rank, table in enumerate(tables):
+            found: dict[int, list[tuple[FloatArray, IntArray]]] = {}
+            for start, (points, cuts) in fronts.items():
+                for stop in np.flatnonzero(np.isfinite(table[start, :, 0])).tolist():
+                    grown = np.maximum(points, table[start, stop])
+                    grown[:, 0] = points[:, 0] + table[start, stop, 0]
+                    alive = grown.sum(axis=1) + rest[rank + 1][stop] + constant <= self.ceiling_s
+                    if alive.any():
+                        ways = np.column_stack([cuts[alive], np.full(alive.sum(), stop)])
+                        found.setdefault(stop, []).append((grown[alive], ways))
+            fronts = {stop: _undominated(items, grain) for stop, items in found.items()}
+        if self.layers not in fronts:
+            return None
+        points, cuts = fronts[self.layers]
+        best = int(points.sum(axis=1).argmin())
+        return float(points[best].sum()) + constant - GRAIN * self.ceiling_s, self.counts(cuts[best])
+
+    def counts(self, cuts: IntArray) -> IntArray:
+        """Return the best counts of given cut points, (C, K, M)."""
+        kinds = np.diff(self.task.graph.prefix_counts[cuts], axis=0).tolist()
+        stages = [self.stage(rank, tuple(row)) for rank, row in enumerate(kinds)]
+        return np.array([own.counts for own in stages if own is not None])
+
+
+def _undominated(items: list[tuple[FloatArray, IntArray]], grain: float) -> tuple[FloatArray, IntArray]:
+    """Return the vectors that no other one beats everywhere by less than a grain."""
+    points, cuts = (np.concatenate(part) for part in zip(*items, strict=True))
+    order = np.argsort(points.sum(axis=1), kind="stable")
+    kept: list[int] = []
+    while len(order):
+        best, order = int(order[0]), order[1:]
+        kept.append(best)
+        order = order[~(points[best] <= points[order] + grain).all(axis=1)]
+    return points[kept], cuts[kept]
+
+
+def dynamic(task: MeshTask, ceiling_s: float) -> Sandwich | None:
+    """Return bounds on the optimum of a 1F1B mesh; None if no plan's closed form is within the ceiling."""
+    found = Programme(task, ceiling_s).run()
+    if found is None:
+        return None
+    lower, counts = found
+    got = price(task.setting, task.strategies, counts[None], task.tables)
+    return Sandwich(lower, float(got.step_time_s[0]), float(got.peak_bytes.max()), counts)
