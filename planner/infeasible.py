@@ -47,7 +47,7 @@ def _no_mesh(problem: Problem, discarded: dict[str, int]) -> Infeasibility:
         remedies = (f"a global batch of {' or '.join(map(str, near))}", *_working(_relaxations(problem)))
         return Infeasibility("batch divisible", message, remedies=remedies)
     rule = max(discarded, key=lambda name: discarded[name]) if discarded else "no degrees"
-    told = ", ".join(f"{name} ({count})" for name, count in discarded.items())
+    told = ", ".join(f"{name} ({count})" for name, count in discarded.items() if count)
     message = f"no mesh satisfies every rule; forbidden by: {told}" if told else _no_degrees(problem)
     return Infeasibility(rule, message, remedies=_working(_relaxations(problem)))
 

@@ -1,7 +1,7 @@
 """The search: bounds discard, CP-SAT settles what could still win, best bound first, until none is left."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,16 +29,17 @@ class Effort:
         Meshes are refuted at (1 - tolerance) of the best plan.
     mesh_limit
         Deterministic CP-SAT seconds for one mesh.
-    most_meshes
-        CP-SAT meshes after which the proof is given up; None for no limit.
+    retries
+        Rounds for meshes that reached their limit, each with :data:`PATIENCE` times the limit before.
     """
 
     tolerance: float = TOLERANCE
     mesh_limit: float = MESH_LIMIT
-    most_meshes: int | None = None
+    retries: int = 0
 
 
-PROOF = Effort()
+PROOF = Effort(retries=2)
+PATIENCE = 10
 BATCH = 48
 """Meshes whose stage bounds are computed together."""
 
@@ -130,26 +131,40 @@ def search(
         Tolerance and limits.
     """
     state = State()
-    for row in best_first(f, state, effort.tolerance, expired):
-        if expired() or state.solved == effort.most_meshes:
-            state.proven, state.expired = False, state.solved != effort.most_meshes
-            state.bound = min(state.bound, float(f.bounds[row]))
+    for attempt in range(effort.retries + 1):
+        patient = replace(effort, mesh_limit=effort.mesh_limit * PATIENCE**attempt)
+        state.proven = _round(f, state, patient, expired, report)
+        if state.proven or state.expired:
             break
-        start = min(state.incumbent_s * (1 - effort.tolerance), 1e7)
-        outcome = solve_mesh(f, row, start, state.starts.get(row), effort)
+    state.bound = min(state.incumbent_s, float(f.bounds[f.order].min(initial=np.inf)))
+    return state
+
+
+def _round(
+    f: Field,
+    state: State,
+    effort: Effort,
+    expired: Callable[[], bool],
+    report: Callable[[SearchEvent], None] | None,
+) -> bool:
+    """Settle every mesh that could still win; return whether all were settled within their limits."""
+    settled = True
+    for row in best_first(f, state, effort.tolerance, expired):
+        if expired():
+            state.expired = True
+            return False
+        cutoff = min(state.incumbent_s * (1 - effort.tolerance), 1e7)
+        outcome = solve_mesh(f, row, cutoff, state.starts.get(row), effort)
         state.solved, state.cuts = state.solved + 1, state.cuts + outcome.rounds
         f.bounds[row] = max(f.bounds[row], outcome.bound_s)
+        settled &= outcome.proven
         if outcome.best is not None:
             state.finds[row] = Found(row, outcome.best)
             if outcome.best.step_s < state.incumbent_s:
                 state.best = state.finds[row]
-        if not outcome.proven:
-            state.proven = False
-            state.bound = min(state.bound, float(f.bounds[row]))
         if report is not None:
             report(_event(f, state, row))
-    state.bound = min(state.bound, state.incumbent_s, float(f.bounds[f.order].min(initial=np.inf)))
-    return state
+    return settled
 
 
 def _event(f: Field, state: State, row: int) -> SearchEvent:

@@ -48,11 +48,12 @@ def degrees(problem: Problem) -> list[tuple[int, int, int]]:
     total, batch = problem.cluster.num_devices, problem.job.global_batch_size
     widest = max((int(p.units) for p in problem.model.parts if not p.padded), default=1)
     idle = problem.job.allow_idle
-    tps = [t for t in range(1, min(total, widest) + 1) if idle or total % t == 0]
+    target = problem.target
+    tps = [t for t in range(1, min(total, widest if target.tensor else 1) + 1) if idle or total % t == 0]
     found = []
     for tp in _admitted(problem, "tp", [t for t in tps if _tp_legal(problem, t)]):
         room = total // tp
-        pps = range(1, min(room, problem.model.num_layers) + 1)
+        pps = range(1, min(room, problem.model.num_layers if target.pipeline else 1) + 1)
         for pp in _admitted(problem, "pp", [p for p in pps if idle or room % p == 0]):
             dps = [d for d in divisors(batch) if d <= room // pp] if idle else [room // pp]
             found += [(tp, pp, dp) for dp in _admitted(problem, "dp", dps)]

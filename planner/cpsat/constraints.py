@@ -31,11 +31,11 @@ class Constraints:
         if not self.recompute_uniform:
             return
         v = self.variables
-        modes = sorted({m for _, _, m in v.hinted})
+        modes = sorted({m for _, _, m in v.split})
         chosen = {m: v.model.new_bool_var(f"mode{m}") for m in modes}
         if chosen:
             v.model.add_exactly_one(list(chosen.values()))
-        for (_, k, m), var in v.hinted.items():
+        for (_, k, m), var in v.split.items():
             v.model.add(var <= int(v.want.layers[k]) * chosen[m])
 
     def memory(self, rank: int) -> None:

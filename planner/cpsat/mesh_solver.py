@@ -9,12 +9,13 @@ from ortools.sat.python import cp_model
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.layer import MODES
 from meshwright.costmodels.pipeline import base_paths, critical_path
-from meshwright.costmodels.schedule import build
+from meshwright.costmodels.schedule import build, in_flight
 from meshwright.costmodels.step import Price, chunk_times, price
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
 from meshwright.planner.bounds import Demand
 from meshwright.planner.cpsat.constraints import Constraints
+from meshwright.planner.cpsat.mixes import fastest_mix
 from meshwright.planner.cpsat.objective import Objective
 from meshwright.planner.cpsat.scaling import Scaled, scale
 from meshwright.planner.cpsat.variables import Expression, make_variables
@@ -82,7 +83,8 @@ class MeshSolver:
         self.schedule = build(s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0]))
         self.scaled: Scaled = scale(task.setting, s, task.tables, task.want, task.usable_bytes)
         self.model = cp_model.CpModel()
-        self.variables = make_variables(self.model, self.schedule, task.graph, task.want)
+        mix = None if task.recompute_uniform else self._mixes(cutoff_s)
+        self.variables = make_variables(self.model, self.schedule, task.graph, task.want, mix)
         self.constraints = Constraints(self.variables, self.scaled, task.recompute_uniform)
         self.constraints.add_all()
         self.objective = Objective(self.variables, self.scaled, self.scaled.floor_time(cutoff_s))
@@ -90,13 +92,26 @@ class MeshSolver:
             if path.event == "end":
                 self.objective.cut(path)
 
+    def _mixes(self, cutoff_s: float) -> Callable[[int, int, dict[int, int]], IntArray | None]:
+        """Return the fastest modes of a stage by chunk, size and ends; None where it cannot be that large."""
+        scaled, want = self.scaled, self.task.want
+        block = self.task.graph.layer_kinds[self.task.graph.block_layers[0]]
+        live = [int(rows.max()) for rows in in_flight(self.schedule)]
+        least = int(scaled.forward[block] + scaled.backward[block][want.allowed[block]].min())
+        most = scaled.floor_time(cutoff_s) // (self.schedule.num_microbatches * least)
+
+        def mix(chunk: int, blocks: int, ends: dict[int, int]) -> IntArray | None:
+            return None if blocks > most else fastest_mix(scaled, want, block, blocks, ends, live[chunk])
+
+        return mix
+
     def solve(self, cutoff_s: float, tolerance: float, start: Candidate | None = None) -> Outcome:
         """Return the best plan faster than ``cutoff_s``, within ``tolerance``, beginning from ``start``."""
         best: Candidate | None = None
         bound, spent, rounds = 0.0, 0.0, 0
         if start is not None:
             self._cut_at(start)
-            self._hint(start.counts)
+            self.variables.hint(start.counts)
         self.objective.minimise()
         while True:
             solver = self._run(self.limit - spent)
@@ -116,7 +131,7 @@ class MeshSolver:
             if spent >= self.limit or rounds >= MAX_ROUNDS:
                 return Outcome(best, bound, False, rounds)
             self._cut_at(found)
-            self._hint(found.counts)
+            self.variables.hint(found.counts)
 
     def polish(self, best: Candidate, ceiling_s: float) -> Candidate:
         """Return the plan within ``ceiling_s`` with least recomputation, then peak, then unevenness."""
@@ -130,7 +145,7 @@ class MeshSolver:
         """Minimise a goal under the ceiling, cutting off proposals whose price exceeds it."""
         self.model.minimize(goal)
         for _ in range(POLISH_ROUNDS):
-            self._hint(best.counts)
+            self.variables.hint(best.counts)
             answer = self._run(POLISH_LIMIT)
             if answer.status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
                 return best, None
@@ -217,11 +232,6 @@ class MeshSolver:
     def _latest(self, counts: IntArray) -> int:
         """Return the rank that reduces its gradients last."""
         return int(self._price(counts).critical_rank[0])
-
-    def _hint(self, counts: IntArray) -> None:
-        self.model.clear_hints()  # type: ignore[no-untyped-call]
-        for (c, k, m), var in self.variables.hinted.items():
-            self.model.add_hint(var, int(counts[c, k, m]))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Variables of a mesh: where the pipeline is cut, and how many layers of each kind run in each mode."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -26,8 +27,13 @@ class Variables:
         ``counts[c][k][m]`` layers of kind k in mode m in chunk c; absent combinations are missing.
     present
         ``present[r, k, m]`` whether rank r holds such a layer.
-    uniform
-        For targets that need one mode for all blocks: which mode it is.
+    split
+        ``split[c, k, m]`` the variables among the counts, where modes are free.
+    sizes
+        ``sizes[c]`` maps blocks in a chunk to the boolean that chooses this size, where the mix of modes
+        follows from the size (:mod:`meshwright.planner.cpsat.mixes`).
+    cuts
+        Cut points, where layers of several kinds alternate.
     """
 
     model: cp_model.CpModel
@@ -36,19 +42,25 @@ class Variables:
     want: Demand
     counts: list[dict[tuple[int, int], Expression]] = field(default_factory=list)
     present: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
-    hinted: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
+    split: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
+    sizes: list[dict[int, cp_model.IntVar]] = field(default_factory=list)
     cuts: list[cp_model.IntVar] = field(default_factory=list)
-
-    def kind_count(self, chunk: int, kind: int) -> Expression:
-        """Return the layers of a kind in a chunk."""
-        terms = [v for (k, _), v in self.counts[chunk].items() if k == kind]
-        return cp_model.LinearExpr.sum(terms) if terms else 0
 
     def rank_count(self, rank: int, kind: int, mode: int) -> Expression:
         """Return the layers of a kind and mode on a rank."""
         own = self.schedule.chunks_of_rank[rank]
         terms = [self.counts[c][kind, mode] for c in own if (kind, mode) in self.counts[c]]
         return cp_model.LinearExpr.sum(terms) if terms else 0
+
+    def hint(self, counts: IntArray) -> None:
+        """Suggest the layers of a known plan, (C, K, M), in place of earlier suggestions."""
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
+        for (c, k, m), var in self.split.items():
+            self.model.add_hint(var, int(counts[c, k, m]))
+        blocks = counts[:, self.want.blocks].sum(axis=(1, 2))
+        for c, choices in enumerate(self.sizes):
+            for n, chosen in choices.items():
+                self.model.add_hint(chosen, int(n == blocks[c]))
 
 
 def is_uniform(graph: ModelGraph) -> bool:
@@ -59,44 +71,75 @@ def is_uniform(graph: ModelGraph) -> bool:
 
 
 def make_variables(
-    model: cp_model.CpModel, schedule: StaticSchedule, graph: ModelGraph, want: Demand
+    model: cp_model.CpModel,
+    schedule: StaticSchedule,
+    graph: ModelGraph,
+    want: Demand,
+    mix: Callable[[int, int, dict[int, int]], IntArray | None] | None,
 ) -> Variables:
-    """Return the decisions: counts alone for a stack of equal blocks, cut points and look-ups otherwise."""
+    """Return the decisions of a mesh.
+
+    For a stack of equal blocks these are counts; cut points and look-ups otherwise. ``mix(chunk, blocks,
+    ends)`` gives the fastest modes of a stage by its size, where size alone decides (one chunk a rank).
+    """
     made = Variables(model, schedule, graph, want)
-    chunk_kinds = _stack_counts(made) if is_uniform(graph) else _cut_counts(made)
-    for c, kinds in enumerate(chunk_kinds):
-        made.counts.append({})
-        for k, total in kinds.items():
-            _split_modes(made, c, k, total)
+    if mix is not None and is_uniform(graph) and schedule.vpp == 1:
+        _size_counts(made, mix)
+    else:
+        for c, kinds in enumerate(_stack_counts(made) if is_uniform(graph) else _cut_counts(made)):
+            made.counts.append({})
+            for k, total in kinds.items():
+                _split_modes(made, c, k, total)
     for rank in range(schedule.pp):
         _mark_present(made, rank)
     return made
 
 
+def _size_counts(made: Variables, mix: Callable[[int, int, dict[int, int]], IntArray | None]) -> None:
+    """One boolean for each size that a stage may have; its modes follow."""
+    graph, chunks = made.graph, made.schedule.num_chunks
+    block, blocks = graph.layer_kinds[graph.block_layers[0]], len(graph.block_layers)
+    total: list[Expression] = []
+    for c in range(chunks):
+        ends = _ends(graph, c, chunks)
+        chosen: dict[int, cp_model.IntVar] = {}
+        row: dict[tuple[int, int], Expression] = {(k, 0): n for k, n in ends.items()}
+        terms: dict[tuple[int, int], list[Expression]] = {}
+        for n in range(0 if ends else 1, blocks - chunks + 3):
+            modes = mix(c, n, ends) if n <= blocks else None
+            if modes is None:
+                continue
+            chosen[n] = made.model.new_bool_var(f"n{c}={n}")
+            for m in np.flatnonzero(modes):
+                terms.setdefault((block, int(m)), []).append(int(modes[m]) * chosen[n])
+        made.model.add_exactly_one(list(chosen.values()))
+        total += [n * var for n, var in chosen.items()]
+        made.sizes.append(chosen)
+        made.counts.append(row | {key: cp_model.LinearExpr.sum(t) for key, t in terms.items()})
+    made.model.add(cp_model.LinearExpr.sum(total) == blocks)
+
+
+def _ends(graph: ModelGraph, chunk: int, chunks: int) -> dict[int, int]:
+    """Return the layers before and after the blocks that a chunk holds, by kind."""
+    first, last = graph.block_layers[0], graph.block_layers[-1]
+    row = np.zeros(len(graph.kinds), dtype=np.int64)
+    row += (graph.prefix_counts[first] - graph.prefix_counts[0]) * (chunk == 0)
+    row += (graph.prefix_counts[graph.num_layers] - graph.prefix_counts[last + 1]) * (chunk == chunks - 1)
+    return {int(k): int(row[k]) for k in np.flatnonzero(row)}
+
+
 def _stack_counts(made: Variables) -> list[dict[int, Expression]]:
     """Blocks per chunk as free counts; what lies before them is in the first chunk, the rest in the last."""
     graph, chunks = made.graph, made.schedule.num_chunks
-    first, last = graph.block_layers[0], graph.block_layers[-1]
-    block, blocks = graph.layer_kinds[first], len(graph.block_layers)
-    before = _tally(graph, 0, first)
-    after = _tally(graph, last + 1, graph.num_layers)
+    block, blocks = graph.layer_kinds[graph.block_layers[0]], len(graph.block_layers)
     found: list[dict[int, Expression]] = []
     q, _ = equal_chunks(blocks, chunks)
     for c in range(chunks):
-        ends = (c == 0 and bool(before), c == chunks - 1 and bool(after))
-        least, most = (q - any(ends), q) if made.schedule.vpp > 1 else (0 if any(ends) else 1, blocks)
-        row: dict[int, Expression] = {block: made.model.new_int_var(least, most, f"n{c}")}
-        row |= before if c == 0 else {}
-        row |= after if c == chunks - 1 else {}
-        found.append(row)
+        ends = _ends(graph, c, chunks)
+        least, most = (q - bool(ends), q) if made.schedule.vpp > 1 else (0 if ends else 1, blocks)
+        found.append({**ends, block: made.model.new_int_var(least, most, f"n{c}")})
     made.model.add(cp_model.LinearExpr.sum([row[block] for row in found]) == blocks)
     return found
-
-
-def _tally(graph: ModelGraph, start: int, stop: int) -> dict[int, Expression]:
-    """Return layers of each kind among ``start`` to ``stop``, kinds that occur only."""
-    row = graph.prefix_counts[stop] - graph.prefix_counts[start]
-    return {int(k): int(row[k]) for k in np.flatnonzero(row)}
 
 
 def _cut_counts(made: Variables) -> list[dict[int, Expression]]:
@@ -149,7 +192,7 @@ def _split_modes(made: Variables, chunk: int, kind: int, total: Expression) -> N
     for m in modes:
         var = made.model.new_int_var(0, most, f"r{chunk}.{kind}.{m}")
         made.counts[chunk][kind, m] = var
-        made.hinted[chunk, kind, m] = var
+        made.split[chunk, kind, m] = var
     split = [made.counts[chunk][kind, m] for m in modes]
     made.model.add(cp_model.LinearExpr.sum(split) == total)
 
