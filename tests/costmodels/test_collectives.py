@@ -1,0 +1,72 @@
+"""Collectives by hand on one and two tiers with round numbers."""
+
+import numpy as np
+import pytest
+
+from meshwright.costmodels.collectives import (
+    TREE_FACTOR,
+    collective_time,
+    group_size,
+    hierarchical_pass,
+    ring_pass,
+    tree_pass,
+)
+from meshwright.hardware.span import GroupSpan
+
+
+def span(*tiers):
+    """Return a group from (members, bandwidth, latency) of each tier."""
+    sizes, rates, hops = (np.array(column, dtype=float) for column in zip(*tiers, strict=True))
+    return GroupSpan(sizes, rates, hops)
+
+
+FOUR = span((4, 100.0, 1.0))
+TWO_BY_FOUR = span((4, 100.0, 1.0), (2, 10.0, 5.0))
+
+
+def test_a_ring_of_four():
+    """3 hops, and three quarters of 800 bytes at 100 a second."""
+    assert ring_pass(800.0, FOUR) == 3 + 6
+    assert group_size(FOUR) == 4
+
+
+def test_a_ring_over_two_tiers_runs_at_the_slower_one():
+    """Four members drive the outer links together: 40 a second; 7 hops, one of them long and 6 short."""
+    assert ring_pass(800.0, TWO_BY_FOUR) == pytest.approx(1 * 3 * 2 + 5 + 800 * 7 / 8 / 40)
+
+
+def test_a_hierarchical_ring_sends_a_quarter_through_the_outer_tier():
+    inner, outer = 3 + 800 * 3 / 4 / 100, 5 + 200 * 1 / 2 / 10
+    assert hierarchical_pass(800.0, TWO_BY_FOUR) == inner + outer
+
+
+def test_a_tree_has_few_hops_and_a_little_less_bandwidth():
+    assert tree_pass(800.0, TWO_BY_FOUR) == pytest.approx(2 + 5 + 800 * 7 / 8 / (40 * TREE_FACTOR))
+
+
+def test_the_fastest_algorithm_counts():
+    """Without bytes to speak of the tree wins; with many the ring or the hierarchy."""
+    tiny, huge = 1e-9, 1e9
+    assert collective_time("all_gather", tiny, TWO_BY_FOUR) == tree_pass(tiny, TWO_BY_FOUR)
+    rings = min(float(ring_pass(huge, TWO_BY_FOUR)), float(hierarchical_pass(huge, TWO_BY_FOUR)))
+    assert collective_time("all_gather", huge, TWO_BY_FOUR) == rings < tree_pass(huge, TWO_BY_FOUR)
+
+
+def test_send_and_receive_is_one_hop_over_the_slowest_tier():
+    assert collective_time("send_recv", 100.0, TWO_BY_FOUR) == 5 + 100 / 10
+    assert collective_time("send_recv", 100.0, FOUR) == 1 + 100 / 100
+
+
+def test_broadcast_sends_the_tensor_once():
+    assert collective_time("broadcast", 400.0, TWO_BY_FOUR) == 2 + 5 + 400 / 40
+
+
+def test_all_to_all_waits_for_the_tier_with_most_to_carry():
+    """Of 800 bytes half leave the node at 10 a second, three eighths stay inside at 100."""
+    assert collective_time("all_to_all", 800.0, TWO_BY_FOUR) == 2 + 5 + max(400 / 10, 300 / 100)
+
+
+def test_groups_of_one_and_empty_tensors_cost_nothing_in_a_batch():
+    many = GroupSpan(np.array([[1.0], [4.0], [4.0]]), np.full((3, 1), 100.0), np.full((3, 1), 1.0))
+    got = collective_time("all_reduce", np.array([800.0, 0.0, 800.0]), many)
+    assert got.tolist() == [0, 0, float(collective_time("all_reduce", 800.0, FOUR))]

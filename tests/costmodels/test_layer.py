@@ -1,0 +1,95 @@
+"""Layers: what each recompute mode repeats and keeps, and where tensor-parallel time goes."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.costmodels.layer import MODES, adapt, backward_traffic, input_bytes, price_layer, repeated
+from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.operators import Attention, CrossEntropy, LayerKind, Pointwise
+from meshwright.costmodels.precision import find_precision
+from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.roofline import device_rates
+from meshwright.costmodels.work import Shape
+from meshwright.hardware.catalogue import load_cluster
+from meshwright.hardware.span import group_span
+from meshwright.planner.blocks import decoder_graph
+from tests.costmodels.cases import SMALL
+
+CLUSTER = load_cluster("dgx-h100:1")
+RATES = device_rates(CLUSTER.accelerator, find_precision("bf16"))
+EMBEDDING, BLOCK, HEAD = decoder_graph(SMALL, "small").kinds
+GENERIC, EARLY = find_profile("generic"), find_profile("fsdp2")
+SHAPE = Shape(2, 512, 2, 1)
+
+
+def names(operators):
+    return [op.name for op in operators]
+
+
+def priced(profile=GENERIC, kind=BLOCK, shape=SHAPE):
+    return price_layer(kind, shape, RATES, group_span(CLUSTER, shape.tp, 1), profile)
+
+
+def test_a_stack_brings_its_attention_kernel_and_its_loss():
+    eager = replace(GENERIC, flash_attention=False)
+    (core,) = (op for op in adapt(BLOCK, eager, find_loss("full")).operators if isinstance(op, Attention))
+    assert not core.flash
+    (loss,) = (op for op in adapt(HEAD, eager, find_loss("fused")).operators if isinstance(op, CrossEntropy))
+    assert loss.kernel is find_loss("fused")
+
+
+def test_full_recompute_repeats_the_layer_or_stops_before_its_last_product():
+    assert repeated(BLOCK, "full", GENERIC) == BLOCK.operators
+    early = names(repeated(BLOCK, "full", EARLY))
+    assert early == names(BLOCK.operators)[: len(early)]
+    assert names(BLOCK.operators)[len(early)] == "down"
+
+
+def test_selective_recompute_repeats_what_is_light():
+    light = names(repeated(BLOCK, "selective", GENERIC))
+    assert light == ["pre_attention_norm", "pre_mlp_norm", "activation"]
+    eager = adapt(BLOCK, replace(GENERIC, flash_attention=False), find_loss("full"))
+    assert "attention" in names(repeated(eager, "selective", GENERIC))
+
+
+@pytest.mark.parametrize("kind", [EMBEDDING, HEAD], ids=["embedding", "head"])
+def test_only_blocks_are_recomputed(kind):
+    assert all(repeated(kind, mode, GENERIC) == () for mode in MODES)
+    cost = priced(kind=kind)
+    assert len(set(cost.saved_bytes.tolist())) == 1
+    assert not cost.recompute_s.any()
+
+
+def test_a_block_without_products_is_repeated_whole():
+    norms = LayerKind("norms", "block", (Pointwise("norm", "sequence", 8, 8, saves=8),), 8)
+    assert repeated(norms, "full", EARLY) == norms.operators
+
+
+def test_the_input_of_a_layer_is_its_checkpoint():
+    assert input_bytes(BLOCK, SHAPE) == 2 * 512 * 256 * 2 / 2
+    assert input_bytes(EMBEDDING, SHAPE) == 0
+
+
+def test_recomputed_tensors_exist_while_the_layer_runs_backward():
+    cost = priced()
+    none, _, full = cost.saved_bytes + cost.working_bytes
+    assert none == full  # what is dropped is restored for the backward pass
+    assert cost.working_bytes[0] > 0
+
+
+def test_overlap_moves_tensor_parallel_time_from_exposed_to_hidden():
+    hiding = replace(GENERIC, overlap_tensor=0.75)
+    plain, hidden = priced(), priced(hiding)
+    assert float(hidden.tensor_forward_s) == pytest.approx(0.25 * float(plain.tensor_forward_s))
+    both = (c.tensor_forward_s + c.tensor_backward_s + c.tensor_hidden_s for c in (plain, hidden))
+    assert float(next(both)) == pytest.approx(float(next(both)))
+
+
+def test_a_gather_behind_a_product_is_exposed_only_as_far_as_it_slows_the_product():
+    behind = [t for t in backward_traffic(BLOCK.operators, SHAPE) if t.hidden_behind_gemm]
+    assert [t.collective for t in behind] == ["all_gather"] * 2
+    free = priced(replace(GENERIC, overlap_cost=0.0))
+    useless = priced(replace(GENERIC, overlap_cost=1.0))
+    assert free.tensor_backward_s < useless.tensor_backward_s
+    assert useless.tensor_hidden_s == 0

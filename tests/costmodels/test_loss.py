@@ -1,0 +1,32 @@
+"""Implementations of the cross entropy."""
+
+import pytest
+
+from meshwright.costmodels.loss import CHUNKS, FULL_LOGITS, LOSSES, find_loss
+from meshwright.hardware.errors import UnknownNameError
+
+
+def test_full_logits_keep_the_softmax_in_fp32():
+    assert find_loss("full") is FULL_LOGITS
+    assert (FULL_LOGITS.saved_bytes, FULL_LOGITS.chunk_fraction) == (4, 1)
+
+
+@pytest.mark.parametrize("name", ["chunked", "fused"])
+def test_other_implementations_keep_nothing_and_hold_an_eighth_at_a_time(name):
+    kernel = find_loss(name)
+    assert (kernel.saved_bytes, kernel.chunk_fraction) == (0, 1 / CHUNKS)
+    assert kernel.transient_bytes * kernel.chunk_fraction < FULL_LOGITS.transient_bytes
+
+
+def test_only_the_chunked_loss_repeats_the_head():
+    assert [name for name, kernel in LOSSES.items() if kernel.repeats_head] == ["chunked"]
+
+
+def test_the_fused_loss_moves_fewest_bytes():
+    moved = {name: k.forward_traffic + k.backward_traffic for name, k in LOSSES.items()}
+    assert min(moved, key=lambda name: moved[name]) == "fused"
+
+
+def test_an_unknown_name_is_refused_with_what_there_is():
+    with pytest.raises(UnknownNameError, match=r"loss.*'fuse'.*fused"):
+        find_loss("fuse")

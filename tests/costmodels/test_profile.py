@@ -1,0 +1,83 @@
+"""Software profiles: inheritance, completeness, plausibility, and files that are wrong."""
+
+from dataclasses import fields
+
+import pytest
+
+from meshwright.costmodels import profile as profiles
+from meshwright.costmodels.loss import LOSSES
+from meshwright.costmodels.profile import Profile, find_profile, profile_names
+from meshwright.hardware.errors import MeshwrightError, UnknownNameError
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """Let a test write the profiles' table; what was found before is forgotten, and again afterwards."""
+
+    def write(content):
+        monkeypatch.setattr(profiles, "_table", lambda: content)
+        find_profile.cache_clear()
+
+    yield write
+    find_profile.cache_clear()
+
+
+def complete(**changes):
+    generic = find_profile("generic")
+    return {f.name: getattr(generic, f.name) for f in fields(Profile) if f.name != "name"} | changes
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_is_complete_and_plausible(name):
+    profile = find_profile(name)
+    assert profile.name == name
+    assert profile.title
+    assert profile.sources, "a profile says where its numbers come from"
+    assert profile.loss in LOSSES
+    shares = (
+        "attention_forward_fraction",
+        "attention_backward_fraction",
+        "overlap_gradients",
+        "overlap_parameters",
+        "overlap_cost",
+        "overlap_tensor",
+        "optimizer_fraction",
+    )
+    assert all(0 <= getattr(profile, share) <= 1 for share in shares)
+    assert profile.gradient_bytes in (2, 4)
+
+
+def test_a_child_takes_what_it_does_not_override():
+    parent, child = find_profile("generic"), find_profile("deepspeed")
+    assert (parent.gradient_bytes, child.gradient_bytes) == (4, 2)
+    assert child.attention_half_length == parent.attention_half_length
+
+
+def test_inheritance_is_transitive(table):
+    content = {
+        "root": complete(overlap_cost=0.1, step_fixed_s=1.0, title="root"),
+        "child": {"inherits": "root", "step_fixed_s": 2.0, "title": "child"},
+        "grandchild": {"inherits": "child", "title": "grandchild"},
+    }
+    table(content)
+    got = find_profile("grandchild")
+    assert (got.title, got.step_fixed_s, got.overlap_cost) == ("grandchild", 2.0, 0.1)
+
+
+def test_an_unknown_name_is_refused_with_what_there_is():
+    with pytest.raises(UnknownNameError, match=r"profile.*'megatron'.*megatron-core"):
+        find_profile("megatron")
+
+
+def test_a_missing_field_is_named(table):
+    content = complete()
+    del content["overlap_cost"]
+    table({"broken": content})
+    with pytest.raises(MeshwrightError, match=r"profile broken: fields differ: \['overlap_cost'\]"):
+        find_profile("broken")
+
+
+def test_an_unknown_field_is_named(table):
+    table({"broken": complete(overlap_costs=0.1)})
+    with pytest.raises(MeshwrightError, match=r"profile broken: fields differ: \['overlap_costs'\]"):
+        find_profile("broken")

@@ -1,0 +1,80 @@
+"""Roofline by hand: whole tiles, waves and legs on a device with round numbers."""
+
+import numpy as np
+import pytest
+
+from meshwright.costmodels.operators import gemm_work
+from meshwright.costmodels.precision import find_precision
+from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.roofline import (
+    FILL_K,
+    DeviceRates,
+    device_rates,
+    gemm_flops_time,
+    total_time,
+    work_time,
+)
+from meshwright.costmodels.work import Work
+from meshwright.hardware.catalogue import load_accelerator
+from meshwright.hardware.errors import MeshwrightError
+
+PROFILE = find_profile("generic")
+ROUND = DeviceRates(1e12, 1e10, 1.0, 1.0, 1e-6, 8)
+
+
+def test_memory_work_is_a_launch_and_its_bytes():
+    assert work_time(Work("memory", 0.0, 1e7, kernels=2), ROUND, PROFILE) == pytest.approx(2e-6 + 1e-3)
+
+
+def test_no_bytes_are_no_launch():
+    assert work_time(Work("memory", 0.0, 0.0), ROUND, PROFILE) == 0
+    assert total_time((), ROUND, PROFILE) == 0
+
+
+def test_one_wave_of_the_largest_tiles():
+    """8 cores, one tile of 256 x 128 each: the product itself, and the fill of its pipeline."""
+    work = gemm_work(4 * 256, 2 * 128, 1024, 2)
+    assert gemm_flops_time(work, ROUND) == pytest.approx(work.flops / 1e12 * (1024 + FILL_K) / 1024)
+
+
+def test_one_tile_more_than_a_wave_costs_up_to_a_wave():
+    fits, spills = (float(gemm_flops_time(gemm_work(m, 256, 1024, 2), ROUND)) for m in (1024, 1025))
+    assert fits < spills <= 2 * fits
+
+
+def test_a_thin_product_waits_for_memory():
+    work = gemm_work(1, 4096, 4096, 2)
+    assert work_time(work, ROUND, PROFILE) == pytest.approx(1e-6 + work.bytes / 1e10)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_attention_reaches_its_share_and_half_of_it_at_the_half_length(backward):
+    share = PROFILE.attention_backward_fraction if backward else PROFILE.attention_forward_fraction
+    long, half = (
+        float(work_time(Work("attention", 1e9, 1.0, k=k), ROUND, PROFILE, backward)) - 1e-6
+        for k in (10**9, PROFILE.attention_half_length)
+    )
+    assert long == pytest.approx(1e-3 / share, rel=1e-5)
+    assert half == pytest.approx(2e-3 / share)
+
+
+def test_rates_are_those_of_the_accelerator():
+    a100 = load_accelerator("a100-80gb-sxm")
+    rates = device_rates(a100, find_precision("bf16"))
+    assert rates.peak_flops_per_s == 312e12  # dense; NVIDIA A100 datasheet
+    assert rates.num_cores == 108
+    assert rates.memory_bytes_per_s == a100.memory_bandwidth_bytes_per_s
+    # 19.5 TFLOP/s outside the tensor cores, 156 with tf32: a GEMM takes 8 times longer in fp32.
+    single, tensor = (device_rates(a100, find_precision(p)).peak_flops_per_s for p in ("fp32", "tf32"))
+    assert tensor / single == pytest.approx(8)
+
+
+def test_a_dtype_that_the_accelerator_lacks_is_refused_by_name():
+    with pytest.raises(MeshwrightError, match=r"'bf16' computes in bf16, which v100.* does not have; it has"):
+        device_rates(load_accelerator("v100-32gb"), find_precision("bf16"))
+
+
+def test_rates_broadcast():
+    rates = DeviceRates(np.array([1e12, 2e12]), 1e10, 1.0, 1.0, 0.0, 8)
+    one, two = gemm_flops_time(gemm_work(1024, 1024, 1024, 2), rates)
+    assert one == 2 * two

@@ -1,0 +1,88 @@
+"""Tables per layer kind: what data parallelism, ZeRO and tied weights add to a layer."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.costmodels.collectives import collective_time
+from meshwright.costmodels.tables import BACKWARD, FORWARD, build_tables, spans
+from tests.costmodels.cases import SMALL, make_setting, make_strategies
+
+SETTING = make_setting(cluster="dgx-h100:2")
+STAGES = make_strategies(dp=[4] * 4, zero_stage=[0, 1, 2, 3])
+TABLES = build_tables(SETTING, STAGES)
+GATHER_F, GATHER_B = FORWARD.index("parameter_gather"), BACKWARD.index("parameter_gather")
+HOST = FORWARD.index("host")
+
+
+def collective(name, element, row=0):
+    data = spans(SETTING, STAGES).data
+    wide = type(data)(*(v[row] for v in (data.sizes, data.bandwidth_bytes_per_s, data.latency_s)))
+    return [float(collective_time(name, element * p, wide)) for p in TABLES.parameters[row]]
+
+
+def test_gradients_are_reduced_once_a_step_or_scattered_in_every_pass():
+    assert TABLES.reduce_s[0].tolist() == collective("all_reduce", 4)
+    assert TABLES.reduce_s[1].tolist() == collective("reduce_scatter", 4)
+    assert not TABLES.reduce_s[2:].any()
+    assert np.all(TABLES.backward_parts[2:, ..., GATHER_B] > 0)
+
+
+def test_updated_parameters_are_gathered_once_a_step_or_in_every_pass():
+    assert not TABLES.gather_s[[0, 3]].any()
+    assert TABLES.gather_s[1].tolist() == TABLES.gather_s[2].tolist() == collective("all_gather", 2)
+    assert not TABLES.forward_parts[:3, :, GATHER_F].any()
+    assert np.all(TABLES.forward_parts[3, :, GATHER_F] > 0)
+
+
+def test_zero_3_holds_two_gathered_layers_and_a_gradient_not_yet_scattered():
+    assert not TABLES.unit_bytes[:2].any()
+    assert TABLES.unit_bytes[2].tolist() == (4 * TABLES.parameters[2]).tolist()
+    assert TABLES.unit_bytes[3].tolist() == ((2 * 2 + 4) * TABLES.parameters[3]).tolist()
+
+
+def test_ranks_share_the_optimizer_from_stage_1():
+    assert (TABLES.optimizer_s[0] / TABLES.optimizer_s[1]).tolist() == pytest.approx([4, 4, 4])
+    assert np.array_equal(TABLES.optimizer_s[1], TABLES.optimizer_s[3])
+
+
+def test_a_tied_head_is_a_copy_only_where_a_pipeline_separates_it():
+    setting = make_setting(replace(SMALL, tied=True), cluster="dgx-h100:2")
+    tables = build_tables(setting, make_strategies(pp=[1, 2]))
+    embedding = SMALL.vocab * SMALL.hidden
+    assert (tables.parameters[1] - tables.parameters[0]).tolist() == [0, 0, embedding]
+    # Its gradient crosses between the first and the last stage once a step.
+    assert not tables.reduce_s[0].any()
+    assert tables.reduce_s[1, 0] == tables.reduce_s[1, 2] > 0 == tables.reduce_s[1, 1]
+
+
+def test_small_kernels_wait_for_the_host():
+    """A block that computes for less than the host needs takes the host's time, embedding and head do not."""
+    slow = make_setting(layer_host_s=1.0)
+    tables = build_tables(slow, make_strategies())
+    assert tables.forward_s[0, 1] == pytest.approx(1.0)
+    assert tables.backward_s[0, 1].tolist() == pytest.approx([1.0] * 3)
+    assert tables.forward_parts[0, [0, 2], HOST].tolist() == [0, 0]
+
+
+def test_communication_hides_behind_the_host_too():
+    """What the device would wait for the host anyway, it can spend on gathering the next layer."""
+    slow = make_setting(cluster="dgx-h100:2", layer_host_s=1.0, overlap_cost=0.0)
+    tables = build_tables(slow, make_strategies(dp=4, zero_stage=3))
+    assert tables.forward_parts[0, 1, GATHER_F] == 0
+    assert tables.hidden_gather_s[0, 1] > 0
+
+
+def test_a_boundary_carries_the_residual_stream_of_a_micro_batch():
+    tables = build_tables(SETTING, make_strategies(pp=[1, 2, 2], micro_batch_size=[1, 1, 4]))
+    where = spans(SETTING, make_strategies(pp=2)).pipeline
+    size = 512 * 256 * 2
+    expected = [0.0, *(float(collective_time("send_recv", n * size, where)[0]) for n in (1, 4))]
+    assert tables.transfer_s.tolist() == pytest.approx(expected)
+
+
+def test_pipelines_across_nodes_are_slower_than_within():
+    inside, outside = make_strategies(pp=2, pipeline_stride=[1]), make_strategies(pp=2, pipeline_stride=[8])
+    times = [float(build_tables(SETTING, s).transfer_s[0]) for s in (inside, outside)]
+    assert times[0] < times[1]
