@@ -5,14 +5,15 @@ all that r has left to do, and the last micro-batch back to stage 0,
 
 ``total + (m - 1) work_r - (min(m, pp - r) - 1) forward_r``.
 
-It never exceeds the simulated step, and where transfers take no time it nearly attains it. Given its layers, a
-stage is best with the least recomputation that fits: everything else is the same or grows with it. So a
-partial plan is three numbers (work so far, largest excess, largest update), and carrying the undominated
-triples makes the programme exact for the closed form: a lower bound on every plan of the mesh. The plan that
-attains it, simulated, is an upper bound. No solver, no integers, no hints: only the prices are shared.
+It never exceeds the simulated step, and nearly attains it where transfers take no time and micro-batches
+are many. Given its layers, a stage is best with the least recomputation that fits: everything else is the
+same or grows with it. So a partial plan is a few numbers (work so far, largest excess, largest update), and
+carrying the undominated vectors makes the programme exact for the closed form: a lower bound on every plan of
+the mesh. The plan that attains it, simulated, is an upper bound; its critical path can join the vector in
+another round. No solver, no integers, no hints: only the prices are shared.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
@@ -21,10 +22,12 @@ import numpy as np
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.layer import MODES
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.step import fixed_bytes, price
+from meshwright.costmodels.pipeline import Path, critical_path
+from meshwright.costmodels.schedule import build
+from meshwright.costmodels.step import chunk_times, fixed_bytes, price
 from meshwright.planner.cpsat.mesh_solver import MeshTask
 
-GRAIN = 1e-6
+GRAIN = 2e-5
 """Triples that differ by less than this share of the step count as equal; the lower bound allows for it."""
 
 
@@ -42,7 +45,9 @@ class Sandwich:
 class _Stage:
     """One stage with its least recomputation: terms of the closed form, and counts (K, M)."""
 
-    work_s: float
+    forward_s: float
+    backward_s: float
+    late_s: float
     excess_s: float
     update_s: float
     counts: IntArray
@@ -107,40 +112,53 @@ class Programme:
         late = exposed_time(layers @ t.reduce_s[0], profile.overlap_gradients * backward, lost)
         gather = exposed_time(layers @ t.gather_s[0], profile.overlap_parameters * forward, lost)
         return _Stage(
-            work_s=forward + backward + (float(late) if rank == 0 else 0.0),
+            forward_s=forward,
+            backward_s=backward,
+            late_s=float(late),
             excess_s=(m - 1) * (forward + backward) - (behind - 1) * forward,
             update_s=float(layers @ t.optimizer_s[0]) + float(gather),
             counts=options[seconds.argmin()],
         )
 
-    def table(self, rank: int) -> FloatArray:
-        """Return (work, excess, update) of a rank by first layer and layer behind the last, (L + 1, L + 1, 3)."""
+    def table(self, rank: int, paths: list[Path]) -> FloatArray:
+        """Return (excess, update, work, paths ...) of a rank by first layer and stop, (L+1, L+1, P+3)."""
         prefix, last = self.task.graph.prefix_counts, self.layers - (self.pp - 1 - rank)
-        found = np.full((self.layers + 1, self.layers + 1, 3), np.inf)
+        found = np.full((self.layers + 1, self.layers + 1, 3 + len(paths)), np.inf)
+        ways = [(1, 1, rank == 0)] + [
+            (p.forward_counts[rank], p.backward_counts[rank], p.rank == rank) for p in paths
+        ]
+        weights = np.array(ways, dtype=np.float64)
         for start in range(rank, last) if rank else [0]:
             for stop in range(last if rank == self.pp - 1 else start + 1, last + 1):
                 own = self.stage(rank, tuple((prefix[stop] - prefix[start]).tolist()))
                 if own is not None:
-                    found[start, stop] = own.work_s, own.excess_s, own.update_s
+                    found[start, stop, :2] = own.excess_s, own.update_s
+                    found[start, stop, 2:] = weights @ (own.forward_s, own.backward_s, own.late_s)
         return found
 
-    def run(self) -> tuple[float, IntArray] | None:
-        """Return the least closed form of all plans with the plan that attains it, (C, K, M)."""
+    def run(self, paths: list[Path]) -> tuple[float, IntArray] | None:
+        """Return the least of the longest path over all plans with the plan that attains it, (C, K, M)."""
         task, grain = self.task, GRAIN * self.ceiling_s / self.pp
-        hops = 2 * (self.pp - 1) * float(task.tables.transfer_s[0])
-        constant = hops + float(task.setting.profile.step_fixed_s)
-        tables = [self.table(rank) for rank in range(self.pp)]
-        rest = [np.where(np.arange(self.layers + 1) == self.layers, 0.0, np.inf)]
+        hops = [2 * (self.pp - 1), *(p.transfers for p in paths)]
+        moved = np.array(hops) * float(task.tables.transfer_s[0]) + float(task.setting.profile.step_fixed_s)
+        tables = [self.table(rank, paths) for rank in range(self.pp)]
+        rest = [np.where(np.arange(self.layers + 1) == self.layers, 0.0, np.inf)[:, None] + 0 * moved]
         for table in reversed(tables):
-            rest.insert(0, (table[..., 0] + rest[0]).min(axis=1))
-        fronts = {0: (np.zeros((1, 3)), np.zeros((1, 1), dtype=np.int64))}
+            rest.insert(0, (table[..., 2:] + rest[0]).min(axis=1))
+
+        def length(points: FloatArray, more: FloatArray) -> FloatArray:
+            ways = points[:, 2:] + more
+            ways[:, 0] += points[:, 0]
+            return np.asarray(ways.max(axis=1) + points[:, 1])
+
+        fronts = {0: (np.zeros((1, 3 + len(paths))), np.zeros((1, 1), dtype=np.int64))}
         for rank, table in enumerate(tables):
             found: dict[int, list[tuple[FloatArray, IntArray]]] = {}
             for start, (points, cuts) in fronts.items():
                 for stop in np.flatnonzero(np.isfinite(table[start, :, 0])).tolist():
                     grown = np.maximum(points, table[start, stop])
-                    grown[:, 0] = points[:, 0] + table[start, stop, 0]
-                    alive = grown.sum(axis=1) + rest[rank + 1][stop] + constant <= self.ceiling_s
+                    grown[:, 2:] = points[:, 2:] + table[start, stop, 2:]
+                    alive = length(grown, rest[rank + 1][stop] + moved) <= self.ceiling_s
                     if alive.any():
                         ways = np.column_stack([cuts[alive], np.full(alive.sum(), stop)])
                         found.setdefault(stop, []).append((grown[alive], ways))
@@ -148,8 +166,18 @@ class Programme:
         if self.layers not in fronts:
             return None
         points, cuts = fronts[self.layers]
-        best = int(points.sum(axis=1).argmin())
-        return float(points[best].sum()) + constant - GRAIN * self.ceiling_s, self.counts(cuts[best])
+        lengths = length(points, moved)
+        best = int(lengths.argmin())
+        return float(lengths[best]) - GRAIN * self.ceiling_s, self.counts(cuts[best])
+
+    def critical(self, counts: IntArray) -> list[Path]:
+        """Return the longest paths of a plan to the end of its first and of its critical rank."""
+        task, s = self.task, self.task.strategies
+        schedule = build(s.schedule[0], self.pp, 1, self.microbatches)
+        forward, backward = chunk_times(task.tables, np.array([0]), counts[None])
+        last = int(price(task.setting, s, counts[None], task.tables).critical_rank[0])
+        transfer = float(task.tables.transfer_s[0])
+        return [critical_path(schedule, forward[0], backward[0], transfer, r) for r in sorted({0, last})]
 
     def counts(self, cuts: IntArray) -> IntArray:
         """Return the best counts of given cut points, (C, K, M)."""
@@ -170,11 +198,24 @@ def _undominated(items: list[tuple[FloatArray, IntArray]], grain: float) -> tupl
     return points[kept], cuts[kept]
 
 
-def dynamic(task: MeshTask, ceiling_s: float) -> Sandwich | None:
-    """Return bounds on the optimum of a 1F1B mesh; None if no plan's closed form is within the ceiling."""
-    found = Programme(task, ceiling_s).run()
-    if found is None:
-        return None
-    lower, counts = found
-    got = price(task.setting, task.strategies, counts[None], task.tables)
-    return Sandwich(lower, float(got.step_time_s[0]), float(got.peak_bytes.max()), counts)
+def dynamic(task: MeshTask, ceiling_s: float, gap: float = 1e-3, rounds: int = 12) -> Sandwich | None:
+    """Return bounds on the optimum of a 1F1B mesh, at most ``gap`` apart if ``rounds`` suffice.
+
+    None if no plan takes less than the ceiling.
+    """
+    programme, paths = Programme(task, ceiling_s), list[Path]()
+    lower, best = 0.0, None
+    for _ in range(rounds):
+        found = programme.run(paths)
+        if found is None:
+            return best
+        lower, counts = max(lower, found[0]), found[1]
+        got = price(task.setting, task.strategies, counts[None], task.tables)
+        step = float(got.step_time_s[0])
+        if best is None or step < best.upper_s:
+            best = Sandwich(lower, step, float(got.peak_bytes.max()), counts)
+        best = replace(best, lower_s=lower)
+        if lower >= best.upper_s * (1 - gap):
+            return best
+        paths = list(dict.fromkeys([*paths, *programme.critical(counts)]))
+    return best

@@ -150,19 +150,16 @@ def everything(problem: Problem, most_plans: int = 10**7) -> Everything | None:
     """Return the price of all plans, or None where there are more than ``most_plans``."""
     meshes = every_mesh(problem)
     common = setting(problem)
-    shapes = {
-        key: assignments(problem, key[0] * key[1], key[2])
-        for key in sorted(
-            {(int(p), int(v), str(n) == "interleaved") for p, v, n in zip(meshes.pp, meshes.vpp, meshes.schedule)}
-        )
-    }
-    sizes = [len(shapes[int(p), int(v), n == "interleaved"]) for p, v, n in zip(meshes.pp, meshes.vpp, meshes.schedule)]
+    names = (meshes.schedule == "interleaved").tolist()
+    keys = list(zip(meshes.pp.tolist(), meshes.vpp.tolist(), names, strict=True))
+    shapes = {key: assignments(problem, key[0] * key[1], key[2]) for key in sorted(set(keys))}
+    sizes = [len(shapes[key]) for key in keys]
     if sum(sizes) > most_plans:
         return None
     rows, steps, peaks = [np.empty(0, dtype=np.int64)], [np.empty(0)], [np.empty(0)]
     tables = build_tables(common, meshes.strategies())
-    for row in range(len(meshes)):
-        counts = shapes[int(meshes.pp[row]), int(meshes.vpp[row]), meshes.schedule[row] == "interleaved"]
+    for row, key in enumerate(keys):
+        counts = shapes[key]
         for first in range(0, len(counts), BATCH):
             part = counts[first : first + BATCH]
             same = np.full(len(part), row)

@@ -10,7 +10,8 @@ from meshwright.hardware.spec import Accelerator, Cluster, Tier
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.graph import ModelGraph
-from meshwright.planner.job import Job, choice
+from meshwright.planner.job import Job
+from meshwright.planner.pins import read_pins
 from meshwright.planner.problem import Problem
 from meshwright.planner.target import find_target
 
@@ -76,9 +77,7 @@ def machine(rng: np.random.Generator, devices: int, memory_bytes: float = 1e15) 
     )
 
     def tier(fan_out: int, slower: float) -> Tier:
-        return Tier(
-            "drawn", "switch", fan_out, _log(rng, 1e9, 4e11) / slower, _pick(rng, (1e-7, 1e-6, 1e-5))
-        )
+        return Tier("drawn", "switch", fan_out, _log(rng, 1e9, 4e11) / slower, _pick(rng, (1e-7, 1e-6, 1e-5)))
 
     fan_outs = (2, devices // 2) if devices in (4, 6, 8) and rng.integers(2) else (devices,)
     tiers = tuple(tier(n, 1.0 + 7 * i) for i, n in enumerate(fan_outs))
@@ -105,7 +104,7 @@ def random_problem(seed: int, most_blocks: int = 6, most_devices: int = 8) -> Pr
         precision=_pick(rng, ("bf16", "bf16", "pure-bf16")),
         target=target,
         headroom=0.0,
-        choices={name: choice(value, name) for name, value in pins.items()},
+        choices=read_pins(pins),
         allow_idle=bool(rng.integers(5) == 0),
     )
     return with_profile(

@@ -1,0 +1,63 @@
+"""The search against the exhaustive referee: no better plan exists, none is overlooked, none is invented."""
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from meshwright.planner.field import survey
+from meshwright.planner.search import TOLERANCE, State, search
+from tests.referees.exhaustive import Everything, everything
+from tests.referees.problems import random_problem, with_memory
+
+MOST_PLANS = 60_000
+UNLIMITED = 1e15
+FAST, SLOW = range(60), range(60, 400)
+
+
+@lru_cache(maxsize=1)
+def _everything(seed: int, blocks: int, devices: int) -> Everything | None:
+    return everything(random_problem(seed, blocks, devices), MOST_PLANS)
+
+
+def _check(seed: int, blocks: int, devices: int) -> int:
+    """Compare one problem at several memory sizes; return how many were compared."""
+    problem, every = random_problem(seed, blocks, devices), _everything(seed, blocks, devices)
+    if every is None:
+        return 0
+    sizes = [UNLIMITED]
+    if len(every.row):
+        sizes += every.capacities(np.random.default_rng(seed), 3)
+    for usable in sizes:
+        _compare(every, search(survey(with_memory(problem, usable)), lambda: False), usable)
+    return len(sizes)
+
+
+def _compare(every: Everything, state: State, usable: float) -> None:
+    best, found = every.optimum(usable), state.incumbent_s
+    assert state.proven
+    assert state.bound <= best * (1 + 1e-9), "the bound excludes a plan that exists"
+    if np.isinf(best):
+        assert state.best is None, "a plan that does not fit or does not exist"
+        return
+    assert state.best is not None, "a plan that fits was overlooked"
+    assert state.best.candidate.peak_bytes <= usable
+    assert best * (1 - 1e-9) <= found <= best / (1 - TOLERANCE) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", FAST)
+def test_search_finds_the_optimum_of_every_small_problem(seed: int) -> None:
+    _check(seed, blocks=3 + seed % 2, devices=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SLOW)
+def test_search_finds_the_optimum_of_larger_small_problems(seed: int) -> None:
+    _check(seed, blocks=2 + seed % 5, devices=8)
+
+
+def test_most_problems_are_small_enough_to_compare_and_memory_binds() -> None:
+    compared = [_everything(seed, 3 + seed % 2, 4) for seed in range(12)]
+    known = [every for every in compared if every is not None and len(every.row)]
+    assert len(known) >= 9
+    assert sum(every.peaks[-1] > 1.5 * every.peaks[0] for every in known) >= 6
