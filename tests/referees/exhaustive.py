@@ -57,6 +57,18 @@ class Everything:
         """Return the least step among the plans that fit; infinite if none does."""
         return float(np.min(self.step_s[self.peak_bytes <= usable], initial=np.inf))
 
+    def least_step(self, usable: float) -> FloatArray:
+        """Return the least step of each mesh among its plans that fit; infinite if none does."""
+        least, fits = np.full(len(self.meshes), np.inf), self.peak_bytes <= usable
+        np.minimum.at(least, self.row[fits], self.step_s[fits])
+        return least
+
+    def least_peak(self) -> FloatArray:
+        """Return the least peak of each mesh."""
+        least = np.full(len(self.meshes), np.inf)
+        np.minimum.at(least, self.row, self.peak_bytes)
+        return least
+
     def capacities(self, rng: np.random.Generator, number: int) -> list[float]:
         """Return memory sizes that bind, each with no plan within the rounding below it."""
         front = self._front()
@@ -146,9 +158,11 @@ def assignments(problem: Problem, chunks: int, interleaved: bool) -> IntArray:
     return np.array(found, dtype=np.int64).reshape(shape)
 
 
-def everything(problem: Problem, most_plans: int = 10**7) -> Everything | None:
-    """Return the price of all plans, or None where there are more than ``most_plans``."""
-    meshes = every_mesh(problem)
+def everything(
+    problem: Problem, most_plans: int = 10**7, meshes: Meshes | None = None
+) -> Everything | None:
+    """Return the price of all plans (of some meshes), or None where there are more than ``most_plans``."""
+    meshes = every_mesh(problem) if meshes is None else meshes
     common = setting(problem)
     names = (meshes.schedule == "interleaved").tolist()
     keys = list(zip(meshes.pp.tolist(), meshes.vpp.tolist(), names, strict=True))

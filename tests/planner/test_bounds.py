@@ -1,0 +1,71 @@
+"""What discards a mesh is never above the exact price of any plan of that mesh that fits."""
+
+import numpy as np
+import pytest
+
+from meshwright.planner.bounds import in_flight_floor, memory_floor, quick_bounds, stage_bounds
+from meshwright.planner.given import equal_chunk_bounds
+from tests.planner.small import SEEDS, fields, known
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_memory_floor_is_below_every_peak(seed: int) -> None:
+    for f, every, _ in fields(seed):
+        floor = memory_floor(f.setting, f.meshes.strategies(), f.tables, f.want)
+        assert (floor <= every.least_peak()).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_quick_bounds_are_below_every_price(seed: int) -> None:
+    for f, every, _ in fields(seed):
+        quick = quick_bounds(f.setting, f.meshes.strategies(), f.tables, f.want)
+        assert (quick <= every.least_step(np.inf)).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_field_marks_only_what_cannot_fit(seed: int) -> None:
+    for f, every, usable in fields(seed):
+        assert (f.bounds <= every.least_step(usable)).all()
+        assert set(np.flatnonzero(np.isfinite(f.bounds))) == set(f.order.tolist())
+        assert (np.diff(f.bounds[f.order]) >= 0).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_stage_bounds_are_above_quick_bounds_and_below_every_price(seed: int) -> None:
+    for f, every, usable in fields(seed):
+        rows = np.flatnonzero((f.meshes.vpp == 1) & np.isfinite(f.bounds))
+        if len(rows):
+            s, tables, least = f.meshes.take(rows).strategies(), f.tables.take(rows), every.least_step(usable)
+            for ceiling in (np.inf, float(np.median(least[rows]))):
+                bound = stage_bounds(f.setting, s, tables, f.want, f.usable, f.bounds[rows], ceiling)
+                assert (bound >= f.bounds[rows]).all()
+                within = least[rows] <= ceiling
+                assert (bound[within] <= least[rows][within]).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bounds_of_equal_chunks_are_below_every_price(seed: int) -> None:
+    for f, every, usable in fields(seed):
+        rows = np.flatnonzero(f.meshes.vpp > 1)
+        least = every.least_step(usable)[rows]
+        weak, strong = equal_chunk_bounds(f, rows), equal_chunk_bounds(f, rows, strong=True)
+        assert (weak <= least).all()
+        assert (strong <= least).all()
+
+
+def test_the_samples_hold_what_the_bounds_are_about() -> None:
+    several = [known(seed) for seed in SEEDS]
+    meshes = [every.meshes for every, _ in several if every is not None]
+    assert len(meshes) >= 0.7 * len(SEEDS)
+    assert sum((m.vpp > 1).any() for m in meshes) >= 3
+    assert sum((m.pp > 1).any() for m in meshes) >= 8
+
+
+def test_a_rank_of_1f1b_holds_a_micro_batch_for_each_rank_behind_it() -> None:
+    f, _, _ = next(
+        item for seed in SEEDS for item in fields(seed) if ((item[0].meshes.pp == 3).any())
+    )
+    s = f.meshes.strategies()
+    floor = in_flight_floor(s)
+    for row in np.flatnonzero((s.pp == 3) & (s.vpp == 1) & (np.array(s.schedule) == "1f1b")):
+        assert floor[row, :3].tolist() == np.minimum(s.num_microbatches[row], [3, 2, 1]).tolist()
