@@ -14,8 +14,8 @@ from tests.costmodels.cases import even_counts, make_strategies
 from tests.strategies import cost_settings, decoders, plans
 
 ROUNDING = 1 + 1e-9
-some = settings(max_examples=25)
-few = settings(max_examples=12)
+some = settings(max_examples=20)
+few = settings(max_examples=8)
 
 
 def changed(strategies, **columns):
