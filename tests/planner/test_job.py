@@ -1,0 +1,74 @@
+"""The job: what is allowed for each number, and how decisions are pinned."""
+
+from typing import Any
+
+import pytest
+
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.job import Choice, Job, choice
+
+CHOICES: list[tuple[Any, list[Any], list[Any]]] = [
+    (4, [4], [2, 8]),
+    ("4", [4], [2, 8]),
+    ([2, 4], [2, 4], [1, 8]),
+    ((2, 4), [2, 4], [8]),
+    ("2,4", [2, 4], [1, 8]),
+    ("<=8", [1, 8], [9, 16]),
+    (">=2", [2, 64], [1]),
+    ("!3", [0, 1, 2], [3]),
+    ({"min": 2, "max": 8}, [2, 5, 8], [1, 9]),
+    ({"min": 2}, [2, 100], [1]),
+    ({}, [1, 100], []),
+    ("true", [True], [False]),
+    ("off", [False], [True]),
+    (True, [True], [False]),
+    ("full", ["full"], ["none"]),
+    ("none,full", ["none", "full"], ["selective"]),
+    (Choice(minimum=3), [3], [2]),
+]
+
+
+@pytest.mark.parametrize(("written", "passes", "fails"), CHOICES)
+def test_a_choice_admits_what_was_written(written: Any, passes: list[Any], fails: list[Any]) -> None:
+    wanted = choice(written)
+    assert all(wanted.admits(v) for v in passes)
+    assert not any(wanted.admits(v) for v in fails)
+
+
+def test_a_bound_that_is_no_number_is_refused() -> None:
+    with pytest.raises(MeshwrightError, match="'many' is not a number"):
+        choice("<=many")
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"global_batch_size": 0}, "global_batch_size"),
+    ({"global_batch_size": True}, "global_batch_size"),
+    ({"global_batch_size": 1.5}, "global_batch_size"),
+    ({"global_batch_size": 10**16}, "global_batch_size"),
+    ({"sequence_length": -1}, "sequence_length"),
+    ({"sequence_length": "8192"}, "sequence_length"),
+    ({"tokens": 0}, "tokens"),
+    ({"headroom": 1.0}, "headroom"),
+    ({"headroom": -0.1}, "headroom"),
+    ({"headroom": float("nan")}, "headroom"),
+    ({"batch": 3}, "'batch' is not a field"),
+    ({"pins": {"speed": 3}}, "speed"),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), BAD)
+def test_a_bad_field_is_named(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(MeshwrightError, match=told):
+        Job.from_mapping({"global_batch_size": 8, "sequence_length": 128, **changes})
+
+
+def test_an_unknown_decision_is_refused_whoever_builds_the_job() -> None:
+    with pytest.raises(MeshwrightError, match="'speed' is not a decision"):
+        Job(8, 128, choices={"speed": Choice()})
+
+
+def test_pins_become_choices() -> None:
+    job = Job.from_mapping({"global_batch_size": 8, "sequence_length": 128, "pins": {"tp": 4, "pp": "<=2"}})
+    assert job.choices["tp"].admits(4)
+    assert not job.choices["tp"].admits(2)
+    assert not job.choices["pp"].admits(4)

@@ -1,0 +1,93 @@
+"""Plans survive JSON, and a malformed plan is refused by the field that is wrong."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.plan import SCHEMA_VERSION, Plan
+from tests.planner.emit.cases import case
+from tests.strategies import launchable
+
+
+def _data(**changes: Any) -> dict[str, Any]:
+    _, plan = case(tp=4, pp=2, recompute="0-3:full,4-31:none")
+    return {**copy.deepcopy(plan.to_dict()), **changes}
+
+
+@settings(max_examples=30, deadline=None)
+@given(launchable())
+def test_a_plan_survives_json(drawn: Any) -> None:
+    _, plan = drawn
+    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_dict(plan.to_dict()) == plan
+
+
+def test_layers_of_a_rank_and_devices_follow_from_the_degrees() -> None:
+    _, plan = case(tp=2, pp=2, vpp=2, micro_batch_size=1)
+    assert plan.num_devices == plan.tp * plan.pp * plan.dp == 16
+    layers = [plan.stage_layers(rank) for rank in range(plan.pp)]
+    assert sorted(i for own in layers for i in own) == list(range(plan.num_layers))
+    assert json.loads(plan.to_json())["schema_version"] == SCHEMA_VERSION
+
+
+MALFORMED = [
+    ({"schema_version": 99}, "schema_version 99"),
+    ({"schema_version": None}, "schema_version"),
+    ({"tp": 0}, "tp is 0"),
+    ({"tp": -4}, "tp is -4"),
+    ({"tp": 2.0}, "tp is 2.0"),
+    ({"tp": "4"}, "tp is '4'"),
+    ({"tp": True}, "tp is True"),
+    ({"tp": None}, "tp is None"),
+    ({"tp": [4]}, "tp is"),
+    ({"pp": 0}, "pp is 0"),
+    ({"dp": 2**41}, "dp is"),
+    ({"vpp": 0}, "vpp is 0"),
+    ({"zero_stage": -1}, "zero_stage is -1"),
+    ({"micro_batch_size": 0}, "micro_batch_size"),
+    ({"num_microbatches": 1.5}, "num_microbatches"),
+    ({"global_batch_size": {}}, "global_batch_size"),
+    ({"sequence_length": "8k"}, "sequence_length"),
+    ({"sequence_parallel": 1}, "sequence_parallel is 1"),
+    ({"sequence_parallel": "yes"}, "sequence_parallel"),
+    ({"model": 7}, "model is 7"),
+    ({"cluster": None}, "cluster is None"),
+    ({"schedule": 1}, "schedule is 1"),
+    ({"placement": "tp,dp,pp"}, "placement"),
+    ({"placement": None}, "placement"),
+    ({"chunks": {}}, "chunks"),
+    ({"chunks": [1]}, "chunk 1"),
+    ({"chunks": [{"rank": 0, "start": 0}]}, "rank, start and stop"),
+    ({"chunks": [{"rank": 0, "start": 0, "stop": 34, "more": 1}]}, "rank, start and stop"),
+    ({"chunks": [{"rank": 0, "start": -1, "stop": 34}]}, "non-negative"),
+    ({"chunks": [{"rank": 0, "start": 0, "stop": "34"}]}, "non-negative"),
+    ({"chunks": [{"rank": False, "start": 0, "stop": 34}]}, "non-negative"),
+    ({"recompute": "full"}, "recompute"),
+    ({"recompute": ["some"]}, "recompute 'some'"),
+    ({"surplus": 1}, "'surplus' is unknown"),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), MALFORMED, ids=[str(c)[:40] for c, _ in MALFORMED])
+def test_a_malformed_plan_is_refused_by_name(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(MeshwrightError) as error:
+        Plan.from_dict(_data(**changes))
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(set(_data()) - {"schema_version"}))
+def test_a_missing_field_is_named(name: str) -> None:
+    data = _data()
+    del data[name]
+    with pytest.raises(MeshwrightError, match=f"'{name}' is missing"):
+        Plan.from_dict(data)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '"plan"', "[" * 100_000])
+def test_text_that_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(MeshwrightError, match="plan: "):
+        Plan.from_json(text)
