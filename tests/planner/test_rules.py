@@ -1,0 +1,150 @@
+"""Each rule has a mesh that breaks it, and the message names the rule."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwright.hardware.catalogue import load_accelerator
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.importers import load_model
+from meshwright.planner.job import Job
+from meshwright.planner.meshes import PLACEMENTS, one_mesh
+from meshwright.planner.pins import read_pins
+from meshwright.planner.problem import Problem
+from meshwright.planner.rules import check_mesh, check_problem, legal, rules, violations
+from meshwright.planner.space import enumerate_meshes
+from tests.planner.emit.cases import cluster, model
+
+GOOD: dict[str, Any] = {
+    "tp": 4,
+    "pp": 2,
+    "dp": 2,
+    "vpp": 1,
+    "zero_stage": 1,
+    "micro_batch_size": 1,
+    "num_microbatches": 64,
+    "sequence_parallel": True,
+    "placement": ("tp", "dp", "pp"),
+    "schedule": "1f1b",
+}
+
+
+def _problem(pins: dict[str, Any] | None = None, **job: Any) -> Problem:
+    work = {"global_batch_size": 128, "sequence_length": 8192, **job}
+    return Problem(model(), cluster("dgx-h100:2"), Job(**work, choices=read_pins(pins or {})))
+
+
+BROKEN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"tp": 8}, {}, "device count: tp x pp x dp equals 16 devices"),
+    ({"tp": 16}, {"allow_idle": True}, "device count: tp x pp x dp is at most 16 devices"),
+    ({"num_microbatches": 63}, {}, "batch divisible"),
+    ({"tp": 3}, {}, "tp divides attention heads: tp divides the 32 attention heads"),
+    ({"tp": 6}, {}, "tp divides key/value heads"),
+    ({"tp": 3}, {}, "tp divides ffn columns: tp divides the 14336 ffn columns"),
+    ({"tp": 200_000}, {}, "tp within the vocabulary"),
+    ({"tp": 1, "dp": 8}, {}, "sequence parallelism divides the length"),
+    ({}, {"sequence_length": 8191}, "sequence parallelism divides the length"),
+    ({"pp": 35}, {}, "a layer for each chunk: pp x vpp is at most 34 layers"),
+    ({}, {"target": "deepspeed"}, "target tensor"),
+    ({}, {"target": "deepspeed"}, "target pipeline"),
+    ({}, {"target": "fsdp"}, "target sequence parallelism"),
+    ({}, {"target": "fsdp"}, "target ZeRO: FSDP2 through Accelerate has ZeRO [2, 3]"),
+    ({"zero_stage": 3}, {}, "ZeRO with a pipeline"),
+    ({"schedule": "gpipe"}, {"target": "deepspeed"}, "target schedule"),
+    ({"vpp": 2}, {}, "interleaving: "),
+    ({"schedule": "interleaved"}, {}, "interleaving: "),
+    (
+        {"schedule": "interleaved", "vpp": 2, "pp": 4, "dp": 1, "micro_batch_size": 64, "num_microbatches": 2},
+        {},
+        "micro-batches fill the groups",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mesh", "job", "told"), BROKEN, ids=[told[:30] for _, _, told in BROKEN])
+def test_a_broken_rule_is_named(mesh: dict[str, Any], job: dict[str, Any], told: str) -> None:
+    with pytest.raises(MeshwrightError) as error:
+        check_mesh(_problem(**job), one_mesh(**{**GOOD, **mesh}))
+    assert told in str(error.value)
+
+
+PINNED = [
+    ("tp", 2),
+    ("pp", "<=1"),
+    ("dp", ">=4"),
+    ("vpp", ">=2"),
+    ("zero_stage", "!1"),
+    ("micro_batch_size", 2),
+    ("num_microbatches", "<=32"),
+    ("sequence_parallel", False),
+    ("schedule", "gpipe"),
+    ("placement", "tp,pp,dp"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), PINNED)
+def test_a_pin_that_is_broken_is_named(name: str, value: Any) -> None:
+    with pytest.raises(MeshwrightError, match=f"pin {name}"):
+        check_mesh(_problem({name: value}), one_mesh(**GOOD))
+
+
+def test_a_good_mesh_passes_and_breaks_nothing() -> None:
+    problem, mesh = _problem(), one_mesh(**GOOD)
+    check_mesh(problem, mesh)
+    assert not any(violations(problem, mesh).values())
+
+
+def test_what_is_discarded_is_counted_once_each() -> None:
+    problem = _problem({"micro_batch_size": "<=2", "num_microbatches": "!16"})
+    meshes = enumerate_meshes(problem)
+    passed, discarded = legal(problem, meshes)
+    assert int(passed.sum()) + sum(discarded.values()) == len(meshes)
+    assert {"pin micro_batch_size", "pin num_microbatches"} <= set(discarded)
+
+
+def test_names_of_rules_are_distinct() -> None:
+    names = [rule.name for rule in rules(_problem({"tp": 4, "pp": 2}))]
+    assert len(names) == len(set(names))
+
+
+def _on(support: dict[str, Any], **job: Any) -> Problem:
+    base, device = _problem(**job), load_accelerator("h100-sxm")
+    lacking = replace(device, support=replace(device.support, **support))
+    return Problem(base.model, replace(base.cluster, accelerator=lacking), base.job)
+
+
+LACKING: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"training": False}, {}, "cannot train"),
+    ({"dtypes": frozenset({"fp16", "fp32"})}, {}, "does not compute in bf16"),
+    ({"targets": frozenset()}, {"target": "deepspeed"}, "deepspeed does not run"),
+    ({"targets": frozenset({"fsdp"})}, {"target": "deepspeed"}, "supported there: fsdp"),
+]
+
+
+@pytest.mark.parametrize(("support", "job", "told"), LACKING)
+def test_what_no_mesh_can_mend_is_refused(support: dict[str, Any], job: dict[str, Any], told: str) -> None:
+    with pytest.raises(MeshwrightError, match=told):
+        check_problem(_on(support, **job))
+
+
+def test_parallelisms_that_the_accelerator_lacks_are_rules() -> None:
+    with pytest.raises(MeshwrightError, match="accelerator lacks tp"):
+        check_mesh(_on({"parallelisms": frozenset({"dp", "pp"})}), one_mesh(**GOOD))
+
+
+def test_learned_positions_limit_the_length() -> None:
+    gpt2 = load_model("gpt2")
+    job = Job(global_batch_size=128, sequence_length=2048)
+    with pytest.raises(MeshwrightError, match="exceeds the 1024 learned positions"):
+        check_problem(Problem(gpt2, cluster("dgx-h100:2"), job))
+    check_problem(Problem(gpt2, cluster("dgx-h100:2"), replace(job, sequence_length=1024)))
+
+
+def test_key_value_heads_may_be_replicated() -> None:
+    """Llama-3.1-8B has 8 key/value heads: 16 tensor ranks hold each twice."""
+    mesh = one_mesh(**{**GOOD, "tp": 16, "pp": 1, "dp": 1, "num_microbatches": 128})
+    check_mesh(_problem(), mesh)
+    assert len(PLACEMENTS) == 2
+    assert np.asarray(mesh.tp).tolist() == [16]

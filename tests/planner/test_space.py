@@ -1,0 +1,81 @@
+"""The space holds every mesh that the rules allow, once, and none besides."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from meshwright.planner.job import Job
+from meshwright.planner.meshes import Meshes, mesh_of
+from meshwright.planner.pins import read_pins
+from meshwright.planner.problem import Problem
+from meshwright.planner.rules import legal
+from meshwright.planner.space import divisors, enumerate_meshes, space
+from tests.planner.emit.cases import cluster, model
+from tests.referees.exhaustive import every_mesh
+from tests.referees.problems import random_problem
+from tests.strategies import launchable
+
+
+def _key(meshes: Meshes, row: int, working_copy: bool) -> tuple[Any, ...]:
+    """Return a mesh under one name for all twins."""
+    d = meshes.decisions(row)
+    if d["dp"] == 1 or d["pp"] == 1:
+        d["placement"] = ()
+    if d["dp"] == 1:
+        d["zero_stage"] = 3 if d["zero_stage"] == 3 and not working_copy else 0
+    return tuple(d.values())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_space_is_every_legal_mesh_once(seed: int) -> None:
+    problem = random_problem(seed, 5, 8)
+    own, _ = space(problem)
+    copy = problem.profile.working_copy
+    found = [_key(own, row, copy) for row in range(len(own))]
+    every = every_mesh(problem)
+    wanted = {_key(every, row, copy) for row in range(len(every)) if _equal_chunks(problem, every, row)}
+    assert len(found) == len(set(found))
+    assert set(found) == wanted
+
+
+def _equal_chunks(problem: Problem, meshes: Meshes, row: int) -> bool:
+    """Return whether interleaved chunks can be equal but for one block at each end."""
+    if meshes.vpp[row] == 1:
+        return True
+    blocks, chunks = len(problem.model.block_layers), int(meshes.pp[row] * meshes.vpp[row])
+    return any((blocks + short) % chunks == 0 for short in (0, 1, 2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(launchable())
+def test_every_explicit_strategy_is_found_in_the_space(drawn: Any) -> None:
+    problem, plan = drawn
+    own, _ = space(problem)
+    copy = problem.profile.working_copy
+    assert _key(mesh_of(plan), 0, copy) in {_key(own, row, copy) for row in range(len(own))}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rules_leave_the_space_as_it_is(seed: int) -> None:
+    problem = random_problem(seed, 5, 8)
+    assert legal(problem, space(problem)[0])[0].all()
+
+
+def test_gpipe_is_searched_only_if_asked_for() -> None:
+    job = {"global_batch_size": 16, "sequence_length": 1024}
+    plain = Problem(model(), cluster("dgx-h100:1"), Job(**job))
+    asked = Problem(model(), cluster("dgx-h100:1"), Job(**job, choices=read_pins({"schedule": "gpipe"})))
+    assert set(np.unique(space(plain)[0].schedule)) == {"1f1b", "interleaved"}
+    assert set(np.unique(space(asked)[0].schedule)) == {"gpipe"}
+
+
+def test_a_space_without_a_mesh_is_empty() -> None:
+    job = Job(16, 1024, target="deepspeed", choices=read_pins({"dp": 3}))
+    assert len(enumerate_meshes(Problem(model(), cluster("dgx-h100:1"), job))) == 0
+
+
+@pytest.mark.parametrize("n", [1, 2, 12, 97, 360, 1024])
+def test_divisors_are_all_and_rising(n: int) -> None:
+    assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
