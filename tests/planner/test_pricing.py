@@ -1,0 +1,65 @@
+"""Prices of plans add up: seconds by cause, bytes by item, FLOPs by layer, money by hour."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from meshwright.costmodels.memory import ITEMS
+from meshwright.planner.pricing import counts, loss_name, model_flops, price_plan
+from tests.planner.emit.cases import case
+from tests.strategies import launchable
+
+
+@settings(max_examples=25, deadline=None)
+@given(launchable())
+def test_causes_items_and_layers_add_up(drawn: Any) -> None:
+    problem, plan = drawn
+    got = price_plan(problem, plan)
+    assert sum(got.breakdown.values()) == pytest.approx(got.step_time_s)
+    assert set(got.memory[0]) == set(ITEMS)
+    for items, peak in zip(got.memory, got.peak_bytes, strict=True):
+        assert sum(items.values()) == pytest.approx(peak)
+    assert counts(problem, plan).sum(axis=(0, 1, 3)).tolist() == problem.model.kind_counts.tolist()
+    assert got.fits == (max(got.peak_bytes) <= got.usable_bytes)
+    assert 0 < got.mfu < 1
+    assert got.hardware_flops >= got.model_flops * (1 - 1e-9)
+
+
+def test_model_flops_are_about_six_a_parameter_and_token() -> None:
+    """6 N D and attention on top (arXiv 2001.08361): 8.03e9 parameters, of which the embedding adds none."""
+    problem, _ = case(tp=4, pp=2)
+    tokens = 128 * 8192
+    products = problem.model.parameters - 128256 * 4096
+    attention = 32 * 6 * 8192 * 4096  # 12 s h a layer and token, causal half
+    assert model_flops(problem) == pytest.approx(tokens * (6 * products + attention), rel=0.01)
+
+
+def test_the_bill_is_devices_times_hours_times_price() -> None:
+    problem, plan = case(tp=4, pp=2, job={"tokens": 10**12})
+    got = price_plan(problem, plan)
+    assert got.usd_per_hour is not None
+    assert got.usd_per_step == pytest.approx(got.usd_per_hour * got.step_time_s / 3600)
+    assert got.total_hours == pytest.approx(1e12 / got.tokens_per_s / 3600)
+    assert got.total_usd == pytest.approx(got.total_hours * got.usd_per_hour)
+
+
+def test_idle_devices_are_paid_for() -> None:
+    whole, full = case(tp=4, pp=2)
+    spare, part = case(tp=4, pp=2, dp=1, job={"allow_idle": True})
+    assert price_plan(whole, full).usd_per_hour == price_plan(spare, part).usd_per_hour
+
+
+def test_without_a_price_there_is_no_bill() -> None:
+    problem, plan = case(tp=4, pp=2)
+    device = replace(problem.cluster.accelerator, prices=())
+    free = replace(problem, cluster=replace(problem.cluster, accelerator=device, usd_per_device_hour=None))
+    got = price_plan(free, plan)
+    assert (got.usd_per_hour, got.usd_per_step, got.total_usd) == (None, None, None)
+
+
+def test_the_loss_is_the_jobs_or_the_profiles() -> None:
+    problem, _ = case()
+    assert loss_name(problem) == problem.profile.loss
+    assert loss_name(case(job={"loss": "fused"})[0]) == "fused"

@@ -1,0 +1,121 @@
+"""The search as a whole: more freedom is never slower, and the same input gives the same plan."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from meshwright.planner.events import SearchEvent
+from meshwright.planner.field import survey
+from meshwright.planner.job import Choice
+from meshwright.planner.problem import Problem
+from meshwright.planner.search import TOLERANCE, search
+from tests.planner.small import SEEDS, known
+from tests.referees.problems import random_problem, with_memory
+
+SOME = SEEDS[:16]
+
+
+def _step(problem: Problem) -> float:
+    return search(survey(problem), lambda: False).incumbent_s
+
+
+def _job(problem: Problem, **changes: Any) -> Problem:
+    changed = Problem(problem.model, problem.cluster, replace(problem.job, **changes))
+    changed.__dict__["profile"] = problem.profile
+    return changed
+
+
+def _pinned(problem: Problem, **choices: Choice) -> Problem:
+    return _job(problem, choices={**problem.job.choices, **choices})
+
+
+def _not_slower(fast: float, slow: float) -> None:
+    assert fast <= slow / (1 - TOLERANCE) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", SOME)
+def test_more_memory_is_never_slower(seed: int) -> None:
+    sizes = sorted(known(seed)[1])
+    steps = [_step(with_memory(random_problem(seed, 4, 4), usable)) for usable in sizes]
+    for less, more in pairwise(steps):
+        _not_slower(more, less)
+
+
+@pytest.mark.parametrize("seed", SOME)
+def test_pinning_is_never_faster_and_a_pin_of_the_best_changes_nothing(seed: int) -> None:
+    problem = random_problem(seed, 4, 4)
+    f = survey(problem)
+    state = search(f, lambda: False)
+    if state.best is None:
+        return
+    mesh = f.meshes.decisions(state.best.row)
+    for name in ("tp", "pp", "zero_stage", "micro_batch_size"):
+        same = _step(_pinned(problem, **{name: Choice(allowed=frozenset({mesh[name]}))}))
+        _not_slower(same, state.incumbent_s)
+        _not_slower(state.incumbent_s, same)
+        _not_slower(
+            state.incumbent_s, _step(_pinned(problem, **{name: Choice(forbidden=frozenset({mesh[name]}))}))
+        )
+
+
+@pytest.mark.parametrize("seed", SOME)
+def test_idle_devices_allowed_are_never_slower(seed: int) -> None:
+    problem = random_problem(seed, 3, 4)
+    _not_slower(_step(_job(problem, allow_idle=True)), _step(_job(problem, allow_idle=False)))
+
+
+@pytest.mark.parametrize("seed", SOME)
+def test_a_wider_target_is_never_slower_on_the_same_stack(seed: int) -> None:
+    problem = _job(random_problem(seed, 3, 4), choices={}, allow_idle=False)
+    narrow, wide = _job(problem, target="fsdp"), _job(problem, target="deepspeed")
+    narrow.__dict__["target"] = replace(wide.target, zero_stages=frozenset({2, 3}))
+    _not_slower(_step(wide), _step(narrow))
+
+
+@pytest.mark.parametrize("seed", SOME)
+def test_two_runs_give_the_same_plan(seed: int) -> None:
+    sizes = known(seed)[1]
+    for usable in sizes[-1:]:
+        one, two = (
+            search(survey(with_memory(random_problem(seed, 4, 4), usable)), lambda: False) for _ in "ab"
+        )
+        assert (one.incumbent_s, one.bound, one.solved) == (two.incumbent_s, two.bound, two.solved)
+        if one.best is not None and two.best is not None:
+            assert one.best.row == two.best.row
+            assert (one.best.candidate.counts == two.best.candidate.counts).all()
+
+
+def _several(seed: int) -> Problem:
+    """Return a problem whose search asks CP-SAT about several meshes."""
+    return with_memory(random_problem(seed, 4, 4), known(seed)[1][-1])
+
+
+def test_a_stop_by_the_clock_keeps_an_honest_bound() -> None:
+    stopped = 0
+    for seed in SOME:
+        if not known(seed)[1]:
+            continue
+        problem = _several(seed)
+        full = search(survey(problem), lambda: False)
+        cut = search(survey(problem), lambda: True)
+        if full.solved:
+            stopped += 1
+            assert cut.expired
+            assert not cut.proven
+            assert cut.bound <= full.incumbent_s * (1 + 1e-9)
+            assert cut.solved == 0
+    assert stopped >= 3
+
+
+def test_events_count_up_and_their_incumbent_comes_down() -> None:
+    events: list[SearchEvent] = []
+    for seed in SOME:
+        if known(seed)[1]:
+            events.clear()
+            state = search(survey(_several(seed)), lambda: False, events.append)
+            assert [e.done for e in events] == list(range(1, state.solved + 1))
+            steps = [e.incumbent_s for e in events if e.incumbent_s is not None]
+            assert steps == sorted(steps, reverse=True)
+            assert all(e.done <= e.total for e in events)
