@@ -62,9 +62,7 @@ def test_the_samples_hold_what_the_bounds_are_about() -> None:
 
 
 def test_a_rank_of_1f1b_holds_a_micro_batch_for_each_rank_behind_it() -> None:
-    f, _, _ = next(
-        item for seed in SEEDS for item in fields(seed) if ((item[0].meshes.pp == 3).any())
-    )
+    f, _, _ = next(item for seed in SEEDS for item in fields(seed) if ((item[0].meshes.pp == 3).any()))
     s = f.meshes.strategies()
     floor = in_flight_floor(s)
     for row in np.flatnonzero((s.pp == 3) & (s.vpp == 1) & (np.array(s.schedule) == "1f1b")):

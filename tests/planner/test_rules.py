@@ -56,7 +56,14 @@ BROKEN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"vpp": 2}, {}, "interleaving: "),
     ({"schedule": "interleaved"}, {}, "interleaving: "),
     (
-        {"schedule": "interleaved", "vpp": 2, "pp": 4, "dp": 1, "micro_batch_size": 64, "num_microbatches": 2},
+        {
+            "schedule": "interleaved",
+            "vpp": 2,
+            "pp": 4,
+            "dp": 1,
+            "micro_batch_size": 64,
+            "num_microbatches": 2,
+        },
         {},
         "micro-batches fill the groups",
     ),

@@ -158,9 +158,7 @@ def assignments(problem: Problem, chunks: int, interleaved: bool) -> IntArray:
     return np.array(found, dtype=np.int64).reshape(shape)
 
 
-def everything(
-    problem: Problem, most_plans: int = 10**7, meshes: Meshes | None = None
-) -> Everything | None:
+def everything(problem: Problem, most_plans: int = 10**7, meshes: Meshes | None = None) -> Everything | None:
     """Return the price of all plans (of some meshes), or None where there are more than ``most_plans``."""
     meshes = every_mesh(problem) if meshes is None else meshes
     common = setting(problem)
