@@ -75,7 +75,13 @@ class Price:
         return np.asarray(np.sum([self.memory[item] for item in ITEMS], axis=0))
 
 
-def price(setting: Setting, strategies: Strategies, counts: IntArray, tables: Tables | None = None) -> Price:
+def price(
+    setting: Setting,
+    strategies: Strategies,
+    counts: IntArray,
+    tables: Tables | None = None,
+    detail: bool = True,
+) -> Price:
     """Return the price of a batch of plans.
 
     Parameters
@@ -88,6 +94,8 @@ def price(setting: Setting, strategies: Strategies, counts: IntArray, tables: Ta
         Layers of each kind and recompute mode in each chunk, (B, C, K, M); zero beyond a plan's chunks.
     tables
         From :func:`~meshwright.costmodels.tables.build_tables`, if at hand.
+    detail
+        Whether waiting for transfers is told apart from the bubble, at the cost of a second simulation.
     """
     tables = build_tables(setting, strategies) if tables is None else tables
     size, ranks = len(strategies), int(strategies.pp.max())
@@ -97,7 +105,7 @@ def price(setting: Setting, strategies: Strategies, counts: IntArray, tables: Ta
     critical = np.zeros(size, dtype=np.int64)
     for schedule, rows in _structures(strategies):
         own = counts[rows, : schedule.num_chunks]
-        seconds, critical[rows] = _time(setting, tables, schedule, rows, own)
+        seconds, critical[rows] = _time(setting, tables, schedule, rows, own, detail)
         memory = _memory(setting, tables, strategies, schedule, rows, own)
         for name, column in seconds.items():
             flat[name][rows] = column
@@ -143,13 +151,13 @@ def _pick(values: FloatArray, index: IntArray) -> FloatArray:
 
 
 def _time(
-    setting: Setting, tables: Tables, schedule: StaticSchedule, rows: IntArray, counts: IntArray
+    setting: Setting, tables: Tables, schedule: StaticSchedule, rows: IntArray, counts: IntArray, detail: bool
 ) -> tuple[dict[str, FloatArray], IntArray]:
     """Return seconds by cause, hidden seconds and the critical rank for the rows of one schedule."""
     m, profile = schedule.num_microbatches, setting.profile
     forward, backward = chunk_times(tables, rows, counts)
     times = simulate(schedule, forward, backward, tables.transfer_s[rows])
-    instant = simulate(schedule, forward, backward, 0.0)
+    instant = simulate(schedule, forward, backward, 0.0) if detail else times
     layers = _by_rank(schedule, counts)
     kinds = layers.sum(axis=-1)
 

@@ -7,7 +7,7 @@ import numpy as np
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.layer import MODES
 from meshwright.costmodels.step import price
-from meshwright.planner.cpsat.mesh_solver import Candidate
+from meshwright.planner.cpsat.mesh_solver import Candidate, candidates
 from meshwright.planner.field import Field, Split
 from meshwright.planner.fill import Filled
 
@@ -32,14 +32,12 @@ def even_plans(f: Field, rows: IntArray) -> list[Found]:
     for i, s in enumerate(tried):
         counts[i, : s.schedule.num_chunks] = s.filled.counts
     index = np.array([s.row for s in tried])
-    got = price(f.setting, f.meshes.take(index).strategies(), counts, f.tables.take(index))
-    peaks = got.peak_bytes.max(axis=1)
+    got = price(f.setting, f.meshes.take(index).strategies(), counts, f.tables.take(index), detail=False)
+    priced = candidates(got, [s.filled.counts for s in tried], [s.cuts for s in tried])
     best: dict[int, Found] = {}
     for i in np.argsort(got.step_time_s, kind="stable"):
-        s = tried[i]
-        if peaks[i] <= f.usable and s.row not in best:
-            candidate = Candidate(s.filled.counts, s.cuts, float(got.step_time_s[i]), float(peaks[i]))
-            best[s.row] = Found(s.row, candidate)
+        if priced[i].peak_bytes <= f.usable and tried[i].row not in best:
+            best[tried[i].row] = Found(tried[i].row, priced[i])
     return list(best.values())
 
 

@@ -38,8 +38,8 @@ class Effort:
     retries: int = 0
 
 
-PROOF = Effort(retries=2)
-PATIENCE = 10
+PROOF = Effort(retries=1)
+PATIENCE = 6
 BATCH = 48
 """Meshes whose stage bounds are computed together."""
 

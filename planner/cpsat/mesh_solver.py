@@ -1,6 +1,6 @@
 """Solve one mesh: propose, simulate, cut, until nothing faster than the cutoff is left."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,12 +31,22 @@ POLISH_LIMIT = 0.1
 
 @dataclass(frozen=True)
 class Candidate:
-    """A priced assignment of layers: counts (C, K, M), cut points (C + 1,), seconds and peak bytes."""
+    """A priced assignment of layers: counts (C, K, M), cut points (C + 1,), and what the price says."""
 
     counts: IntArray
     cuts: IntArray
     step_s: float
     peak_bytes: float
+    critical_rank: int
+
+
+def candidates(got: Price, counts: Sequence[IntArray], cuts: Sequence[IntArray]) -> list[Candidate]:
+    """Return the candidates of a batch of prices, in its order."""
+    peaks = got.peak_bytes.max(axis=1)
+    return [
+        Candidate(n, c, float(got.step_time_s[i]), float(peaks[i]), int(got.critical_rank[i]))
+        for i, (n, c) in enumerate(zip(counts, cuts, strict=True))
+    ]
 
 
 @dataclass(frozen=True)
@@ -209,14 +219,11 @@ class MeshSolver:
         cuts = np.concatenate([[0], counts.sum(axis=(1, 2)).cumsum()])
         return counts, cuts
 
-    def _price(self, counts: IntArray) -> Price:
-        task = self.task
-        return price(task.setting, task.strategies, counts[None], task.tables)
-
     def priced(self, counts: IntArray, cuts: IntArray) -> Candidate:
         """Return the floating-point price of an assignment."""
-        got = self._price(counts)
-        return Candidate(counts, cuts, float(got.step_time_s[0]), float(got.peak_bytes.max()))
+        task = self.task
+        got = price(task.setting, task.strategies, counts[None], task.tables, detail=False)
+        return candidates(got, [counts], [cuts])[0]
 
     def _times(self, counts: IntArray) -> tuple[FloatArray, FloatArray]:
         forward, backward = chunk_times(self.task.tables, np.array([0]), counts[None])
@@ -226,12 +233,8 @@ class MeshSolver:
         """Cut with the critical paths of a plan, to the end of every rank that could be last."""
         forward, backward = self._times(found.counts)
         transfer = float(self.task.tables.transfer_s[0])
-        for rank in {0, self.schedule.pp - 1, self._latest(found.counts)}:
+        for rank in {0, self.schedule.pp - 1, found.critical_rank}:
             self.objective.cut(critical_path(self.schedule, forward, backward, transfer, rank))
-
-    def _latest(self, counts: IntArray) -> int:
-        """Return the rank that reduces its gradients last."""
-        return int(self._price(counts).critical_rank[0])
 
 
 @dataclass(frozen=True)
