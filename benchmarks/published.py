@@ -1,0 +1,97 @@
+"""Predicted against measured step times of runs that a paper printed; nothing is fitted to them.
+
+``python -m benchmarks.published`` prices each run of ``data/korthikanti_table5.csv`` (A100, Megatron-LM,
+22B to 1T parameters) by the functions that ``solve`` uses, under the profile ``megatron-2022``.
+"""
+
+import csv
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshwright.planner.blocks import decoder_graph
+from meshwright.planner.decoder import DecoderSpec
+from meshwright.planner.estimate import estimate_problem
+from meshwright.planner.graph import ModelGraph
+from meshwright.planner.job import Job
+from meshwright.planner.problem import Problem
+from meshwright.planner.result import Estimate
+from meshwright.planner.strategy import make_plan
+
+DATA = Path(__file__).parent / "data" / "korthikanti_table5.csv"
+LENGTH, VOCAB = 2048, 51200
+PROFILE = "megatron-2022"
+TEXT = ("model", "recompute", "step_time_s")
+STRATEGY = ("tp", "pp", "vpp", "dp", "micro_batch_size", "recompute", "sequence_parallel")
+
+
+@lru_cache(maxsize=1)
+def runs() -> tuple[dict[str, Any], ...]:
+    """Return the published runs, numbers as numbers."""
+    lines = DATA.read_text("utf-8").splitlines()
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return tuple(
+        {k: v if k in TEXT else int(v) for k, v in row.items()} | {"step_time_s": float(row["step_time_s"])}
+        for row in rows
+    )
+
+
+def gpt(run: dict[str, Any]) -> ModelGraph:
+    """Return a run's model: learned positions, biases, dropout, tied head, as Megatron-LM trains a GPT."""
+    spec = DecoderSpec(
+        hidden=run["hidden"],
+        layers=run["layers"],
+        heads=run["heads"],
+        kv_heads=run["heads"],
+        head_dim=run["hidden"] // run["heads"],
+        ffn=4 * run["hidden"],
+        vocab=VOCAB,
+        gated=False,
+        norm_bias=True,
+        qkv_bias=True,
+        o_bias=True,
+        mlp_bias=True,
+        positions="learned",
+        position_rows=LENGTH,
+        tied=True,
+        attention_dropout=0.1,
+        hidden_dropout=0.1,
+        embedding_dropout=0.1,
+        max_sequence_length=LENGTH,
+    )
+    return decoder_graph(spec, run["model"])
+
+
+def price_run(run: dict[str, Any], **changes: Any) -> Estimate:
+    """Return the price of a run, some fields of its strategy changed."""
+    from meshwright.hardware.catalogue import load_cluster
+
+    devices = run["tp"] * run["pp"] * run["dp"]
+    job = Job(run["global_batch_size"], LENGTH, precision="fp16", profile=PROFILE)
+    problem = Problem(gpt(run), load_cluster(f"dgx-a100:{devices // 8}"), job)
+    strategy = {k: run[k] for k in STRATEGY} | {"zero_stage": 0} | changes
+    strategy["sequence_parallel"] = bool(strategy["sequence_parallel"])
+    return estimate_problem(problem, make_plan(problem, **strategy))
+
+
+def main() -> None:
+    """Print each run and the errors over all."""
+    print(f"{'model':>6} {'dp':>3} {'recompute':>10} {'measured s':>11} {'predicted s':>12} {'error %':>8}")
+    errors = []
+    for run in runs():
+        got = price_run(run).step_time_s
+        errors.append(100 * (got / run["step_time_s"] - 1))
+        print(
+            f"{run['model']:>6} {run['dp']:>3} {run['recompute']:>10} {run['step_time_s']:>11.2f} {got:>12.2f} "
+            f"{errors[-1]:>+8.1f}"
+        )
+    size = np.abs(errors)
+    print(
+        f"{len(errors)} runs: mean error {size.mean():.1f} %, largest {size.max():.1f} %, bias {np.mean(errors):+.1f} %"
+    )
+
+
+if __name__ == "__main__":
+    main()
