@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import isinf
 from typing import Any
 
 import pytest
 
+from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.events import SearchEvent
 from meshwright.planner.field import survey
 from meshwright.planner.job import Choice
 from meshwright.planner.problem import Problem
 from meshwright.planner.search import TOLERANCE, search
+from meshwright.planner.solve import solve_problem
 from tests.planner.small import SEEDS, known
 from tests.referees.problems import random_problem, with_memory
 
@@ -119,3 +122,40 @@ def test_events_count_up_and_their_incumbent_comes_down() -> None:
             steps = [e.incumbent_s for e in events if e.incumbent_s is not None]
             assert steps == sorted(steps, reverse=True)
             assert all(e.done <= e.total for e in events)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+def test_solving_agrees_with_the_referee_from_end_to_end(seed: int) -> None:
+    """Status, price, memory and ties: the recommended plan is an optimal one, the same in two runs."""
+    every, sizes = known(seed)
+    for usable in sizes:
+        assert every is not None
+        problem, best = with_memory(random_problem(seed, 4, 4), usable), every.optimum(usable)
+        got, again = (solve_problem(problem, alternatives=2) for _ in range(2))
+        assert (got.status, got.plan) == (again.status, again.plan)
+        if isinf(best):
+            assert got.status == "INFEASIBLE"
+            assert got.infeasibility is not None
+            continue
+        assert got.status == "OPTIMAL"
+        assert got.estimate is not None
+        assert got.estimate.fits
+        assert got.objective_s is not None
+        assert got.lower_bound_s <= best * (1 + 1e-9)
+        assert best * (1 - 1e-9) <= got.objective_s <= best * (1 + 2 * TOLERANCE)
+        assert all(a.estimate.step_time_s >= got.objective_s * (1 - 2 * TOLERANCE) for a in got.alternatives)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:16])
+def test_polishing_keeps_the_step_and_never_recomputes_more(seed: int) -> None:
+    for usable in known(seed)[1]:
+        f = survey(with_memory(random_problem(seed, 4, 4), usable))
+        best = search(f, lambda: False).best
+        if best is None:
+            continue
+        ceiling = best.candidate.step_s * (1 + 1e-4)
+        better = MeshSolver(f.task(best.row), ceiling, 2.0).polish(best.candidate, ceiling)
+        extra = f.tables.backward_s[best.row] - f.tables.backward_s[best.row][:, :1]
+        assert better.step_s <= ceiling
+        assert better.peak_bytes <= usable
+        assert (better.counts * extra).sum() <= (best.candidate.counts * extra).sum() * (1 + 1e-4) + 1e-12
