@@ -83,13 +83,11 @@ def main() -> None:
     for run in runs():
         got = price_run(run).step_time_s
         errors.append(100 * (got / run["step_time_s"] - 1))
-        print(
-            f"{run['model']:>6} {run['dp']:>3} {run['recompute']:>10} {run['step_time_s']:>11.2f} {got:>12.2f} "
-            f"{errors[-1]:>+8.1f}"
-        )
-    size = np.abs(errors)
+        labels = f"{run['model']:>6} {run['dp']:>3} {run['recompute']:>10}"
+        print(f"{labels} {run['step_time_s']:>11.2f} {got:>12.2f} {errors[-1]:>+8.1f}")
+    mean, largest = np.abs(errors).mean(), np.abs(errors).max()
     print(
-        f"{len(errors)} runs: mean error {size.mean():.1f} %, largest {size.max():.1f} %, bias {np.mean(errors):+.1f} %"
+        f"{len(errors)} runs: mean error {mean:.1f} %, largest {largest:.1f} %, bias {np.mean(errors):+.1f} %"
     )
 
 
