@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from meshwright.cli.figures import plural
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_yaml
-from meshwright.planner.job import Choice
+from meshwright.planner.choice import Choice
 from meshwright.planner.pins import both, read_pins
 
 FLAG_NAMES: Final = {

@@ -6,8 +6,8 @@ import numpy as np
 
 from meshwright.hardware.units import bytes_to_gib
 from meshwright.planner.bounds import quick_bounds
+from meshwright.planner.choice import Choice
 from meshwright.planner.field import Field, survey
-from meshwright.planner.job import Choice
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate
 

@@ -20,7 +20,7 @@ from meshwright.costmodels.schedule import build, in_flight
 from meshwright.costmodels.step import fixed_bytes
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
-from meshwright.planner.job import Choice
+from meshwright.planner.choice import Choice
 from meshwright.planner.problem import Problem
 
 SAFETY = 1 - 1e-9

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from meshwright.costmodels.schedule import names as schedules
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
-from meshwright.planner.job import DECISIONS, Choice, choice
+from meshwright.planner.choice import DECISIONS, Choice, choice
 from meshwright.planner.meshes import PLACEMENTS
 from meshwright.planner.plan import RECOMPUTE_MODES
 
@@ -53,7 +53,7 @@ def both(name: str, one: Choice, other: Choice) -> Choice:
 
 
 def _split(rule: str) -> tuple[str, str]:
-    """Return the decision and its value, as :func:`~meshwright.planner.job.choice` reads it."""
+    """Return the decision and its value, as :func:`~meshwright.planner.choice.choice` reads it."""
     match = _RULE.fullmatch(rule)
     if match is None:
         raise MeshwrightError(

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.job import Choice
+from meshwright.planner.choice import Choice
 from meshwright.planner.meshes import PLACEMENTS, Meshes
 from meshwright.planner.problem import Problem
 

@@ -11,8 +11,8 @@ from itertools import product
 
 import numpy as np
 
+from meshwright.planner.choice import Choice
 from meshwright.planner.chunking import equal_chunks
-from meshwright.planner.job import Choice
 from meshwright.planner.meshes import PLACEMENTS, Meshes
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import legal

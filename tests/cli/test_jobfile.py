@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.cli.jobfile import JobSchema, StrategySchema, read_request
-from meshwright.planner.pins import read_pins
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.job import DECISIONS, Choice, Job
+from meshwright.planner.choice import DECISIONS, Choice
+from meshwright.planner.job import Job
+from meshwright.planner.pins import read_pins
 
 GOOD = """
 model: llama-3.1-8b

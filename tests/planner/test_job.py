@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.job import Choice, Job, choice
+from meshwright.planner.choice import Choice, choice
+from meshwright.planner.job import Job
 
 CHOICES: list[tuple[Any, list[Any], list[Any]]] = [
     (4, [4], [2, 8]),

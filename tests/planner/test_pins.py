@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.planner.pins import read_pins
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.job import Choice
+from meshwright.planner.choice import Choice
+from meshwright.planner.pins import read_pins
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from meshwright.planner.choice import Choice
 from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.events import SearchEvent
 from meshwright.planner.field import survey
-from meshwright.planner.job import Choice
 from meshwright.planner.problem import Problem
 from meshwright.planner.search import TOLERANCE, search
 from meshwright.planner.solve import solve_problem

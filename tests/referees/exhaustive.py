@@ -16,8 +16,8 @@ from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.layer import MODES
 from meshwright.costmodels.step import price
 from meshwright.costmodels.tables import build_tables
+from meshwright.planner.choice import Choice
 from meshwright.planner.graph import ModelGraph
-from meshwright.planner.job import Choice
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.pricing import setting
 from meshwright.planner.problem import Problem
