@@ -105,7 +105,7 @@ def _size_counts(made: Variables, mix: Callable[[int, int, dict[int, int]], IntA
         chosen: dict[int, cp_model.IntVar] = {}
         row: dict[tuple[int, int], Expression] = {(k, 0): n for k, n in ends.items()}
         terms: dict[tuple[int, int], list[Expression]] = {}
-        for n in range(0 if ends else 1, blocks - chunks + 3):
+        for n in range(0 if ends else 1, blocks - chunks + 4):
             modes = mix(c, n, ends) if n <= blocks else None
             if modes is None:
                 continue

@@ -9,9 +9,11 @@ from meshwright.costmodels.step import price
 from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.cpsat.scaling import MEMORY_UNIT_BYTES, RESOLUTION, scale
 from meshwright.planner.cpsat.variables import is_uniform
+from meshwright.planner.field import survey
+from meshwright.planner.search import search
 from tests.planner.small import SEEDS, fields
 from tests.referees.exhaustive import assignments
-from tests.referees.problems import tiny_model
+from tests.referees.problems import random_problem, tiny_model, with_memory
 
 CUTOFF_S = 1e3
 
@@ -91,3 +93,12 @@ def test_a_stack_is_uniform_and_a_pattern_of_windows_is_not() -> None:
     assert is_uniform(tiny_model(rng, even=True))
     patterned = [tiny_model(np.random.default_rng(i)) for i in range(20)]
     assert {is_uniform(g) for g in patterned if len(g.kinds) > 3} == {False}
+
+
+def test_a_middle_stage_may_hold_all_blocks_between_bare_ends() -> None:
+    """Embedding and head so large that they fill their ranks: the exhaustive referee's problem 115."""
+    problem = with_memory(random_problem(115, 2, 8), 2_826_850.0)
+    f = survey(problem)
+    best = search(f, lambda: False).best
+    assert best is not None
+    assert best.candidate.counts[:, f.want.blocks].sum(axis=(1, 2)).tolist() == [0, 2, 0]
