@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from meshwright.cli.figures import plural
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_yaml
 from meshwright.planner.choice import Choice
+from meshwright.planner.job import batch_sequences
 from meshwright.planner.pins import both, read_pins
 
 FLAG_NAMES: Final = {
@@ -206,7 +206,12 @@ def _request(data: dict[str, Any]) -> Request:
                 f"{key} is missing: give {_where(None, key)} or the key {key} in a job file"
             )
     job = {k: v for k, v in data.items() if k not in ("model", "cluster", "strategy", "time_limit_s")}
-    job["global_batch_size"] = _sequences(job)
+    if not {"global_batch_size", "global_batch_tokens"} & set(job):
+        raise MeshwrightError(
+            "global_batch_size is missing: give --global-batch (sequences) or --global-batch-tokens, or the "
+            "key global_batch_size or global_batch_tokens in a job file"
+        )
+    job["global_batch_size"] = batch_sequences(job)
     job.pop("global_batch_tokens", None)
     return Request(
         model=data["model"],
@@ -215,24 +220,3 @@ def _request(data: dict[str, Any]) -> Request:
         strategy=data.get("strategy"),
         time_limit_s=data.get("time_limit_s"),
     )
-
-
-def _sequences(job: Mapping[str, Any]) -> int:
-    """Return the global batch in sequences; raises MeshwrightError where tokens don't divide."""
-    length = job["sequence_length"]
-    if "global_batch_size" in job:
-        return int(job["global_batch_size"])
-    if "global_batch_tokens" not in job:
-        raise MeshwrightError(
-            "global_batch_size is missing: give --global-batch (sequences) or --global-batch-tokens, or the "
-            "key global_batch_size or global_batch_tokens in a job file"
-        )
-    tokens = int(job["global_batch_tokens"])
-    below: int = tokens // length
-    if tokens % length:
-        near = [f"{n * length} ({plural(n, 'sequence')})" for n in (below, below + 1) if n]
-        raise MeshwrightError(
-            f"global_batch_tokens {tokens} is no multiple of sequence_length {length}; "
-            f"nearest: {' and '.join(near)}"
-        )
-    return below

@@ -58,7 +58,7 @@ def rules(problem: Problem) -> tuple[Rule, ...]:
 def _device_rules(problem: Problem) -> tuple[Rule, ...]:
     cluster, job = problem.cluster, problem.job
     total, batch = cluster.num_devices, job.global_batch_size
-    lacking = [p for p in ("tp", "pp") if p not in cluster.accelerator.support.parallelisms]
+    lacking = [p for p in ("tp", "pp", "dp", "zero") if p not in cluster.accelerator.support.parallelisms]
     return (
         Rule(
             "device count",
@@ -73,15 +73,18 @@ def _device_rules(problem: Problem) -> tuple[Rule, ...]:
         *(
             Rule(
                 f"accelerator lacks {p}",
-                f"{cluster.accelerator.name} does not support {p} above 1",
-                _is_one(p),
+                f"{cluster.accelerator.name} does not support {p}",
+                _unused(p),
             )
             for p in lacking
         ),
     )
 
 
-def _is_one(name: str) -> Callable[[Meshes], BoolArray]:
+def _unused(name: str) -> Callable[[Meshes], BoolArray]:
+    """Return the test that a parallelism is not used: its degree is 1, or nothing is sharded by ZeRO."""
+    if name == "zero":
+        return lambda m: (m.zero_stage == 0) | (m.dp == 1)
     return lambda m: np.asarray(getattr(m, name) == 1)
 
 

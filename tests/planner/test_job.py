@@ -1,5 +1,6 @@
 """The job: what is allowed for each number, and how decisions are pinned."""
 
+import re
 from typing import Any
 
 import pytest
@@ -73,3 +74,27 @@ def test_pins_become_choices() -> None:
     assert job.choices["tp"].admits(4)
     assert not job.choices["tp"].admits(2)
     assert not job.choices["pp"].admits(4)
+
+
+def test_a_batch_in_tokens_is_counted_in_sequences():
+    job = Job.from_mapping({"global_batch_tokens": 4096, "sequence_length": 512})
+    assert job.global_batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({}, "sequence_length is missing"),
+        ({"sequence_length": 8}, "are missing; give one"),
+        ({"sequence_length": 8, "global_batch_size": 1, "global_batch_tokens": 8}, "cannot both be given"),
+        ({"sequence_length": 8, "global_batch_tokens": 9}, "nearest: 8 (1 sequence) and 16 (2 sequences)"),
+        ({"sequence_length": 8, "global_batch_size": 1, "precision": ["bf16"]}, "precision"),
+        ({"sequence_length": 8, "global_batch_size": 1, "headroom": "a lot"}, "headroom"),
+        ({"sequence_length": 8, "global_batch_size": 1, "allow_idle": "yes"}, "allow_idle"),
+        ({"sequence_length": 8.0, "global_batch_size": 1}, "sequence_length"),
+        ([("sequence_length", 8)], "a mapping or a Job"),
+    ],
+)
+def test_bad_mappings_are_refused_by_field(data, said):
+    with pytest.raises(MeshwrightError, match=re.escape(said)):
+        Job.from_mapping(data)
