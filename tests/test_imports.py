@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -56,22 +55,6 @@ def test_help_is_light() -> None:
     )
     assert "meshwright.cli.main" in loaded
     assert not loaded & HEAVY
-
-
-def test_cold_help_takes_at_most_three_times_a_bare_typer() -> None:
-    def seconds(*arguments: str) -> float:
-        begin = time.perf_counter()
-        subprocess.run(
-            [sys.executable, *arguments], cwd=CHECKOUT, capture_output=True, check=True, env=unmeasured()
-        )
-        return time.perf_counter() - begin
-
-    # The best of several, taken in turn: what else the machine does must not decide.
-    pairs = [
-        (seconds("-c", "import typer"), seconds("-m", "meshwright.cli.main", "--help")) for _ in range(5)
-    ]
-    typer_s, help_s = map(min, zip(*pairs, strict=True))
-    assert help_s <= 3 * typer_s
 
 
 @pytest.mark.parametrize(
