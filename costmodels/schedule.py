@@ -292,6 +292,16 @@ def _pareto_maximal(rows: IntArray) -> IntArray:
     return maximal
 
 
+def settled(name: str, pp: int, vpp: int, num_microbatches: int) -> int:
+    """Micro-batches from which on more of them change nothing that is in flight: at most these many.
+
+    With 1F1B orders the steady state repeats every ``pp`` micro-batches and is reached within ``2 pp``; GPipe
+    holds all of them.
+    """
+    repeats = name != "gpipe" and (vpp == 1 or num_microbatches % pp == 0)
+    return min(num_microbatches, 2 * pp) if repeats else num_microbatches
+
+
 @lru_cache(maxsize=512)
 def in_flight(schedule: StaticSchedule) -> tuple[IntArray, ...]:
     """Micro-batches alive in each chunk of a rank at its fullest moments, a ``(moments, vpp)`` table a rank.
@@ -300,6 +310,9 @@ def in_flight(schedule: StaticSchedule) -> tuple[IntArray, ...]:
     follow `StaticSchedule.chunks_of_rank`; the peak of activation memory on rank ``r`` is the maximum over
     rows of ``row @ activation_bytes_of_its_chunks``, whatever these bytes are.
     """
+    few = settled(schedule.name, schedule.pp, schedule.vpp, schedule.num_microbatches)
+    if few < schedule.num_microbatches:
+        return in_flight(build(schedule.name, schedule.pp, schedule.vpp, few))
     tables = []
     for rank, chunks in enumerate(schedule.chunks_of_rank):
         mine = np.flatnonzero(schedule.rank == rank)

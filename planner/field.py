@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.schedule import StaticSchedule, build
+from meshwright.costmodels.schedule import StaticSchedule, build, settled
 from meshwright.costmodels.strategy import Setting
 from meshwright.costmodels.tables import Tables, build_tables
 from meshwright.planner.bounds import Demand, demand, least_work, memory_floor, quick_bounds
@@ -20,13 +20,22 @@ from meshwright.planner.space import space
 
 @dataclass(frozen=True)
 class Split:
-    """One way to cut a mesh: cut points (C + 1,), and the least recomputation that makes it fit."""
+    """One way to cut a mesh: cut points (C + 1,), and the least recomputation that makes it fit.
+
+    ``layout`` is the mesh's schedule with as few micro-batches as hold what the full one holds in flight.
+    """
 
     row: int
-    schedule: StaticSchedule
+    layout: StaticSchedule
+    num_microbatches: int
     tables: Tables
     cuts: IntArray
     filled: Filled
+
+    @property
+    def schedule(self) -> StaticSchedule:
+        """The full schedule."""
+        return build(self.layout.name, self.layout.pp, self.layout.vpp, self.num_microbatches)
 
     @property
     def kinds(self) -> IntArray:
@@ -85,12 +94,13 @@ class Field:
     def _split(self, row: int) -> list[Split]:
         graph, index = self.problem.model, np.array([row])
         s, tables = self.meshes.take(index).strategies(), self.tables.take(index)
-        schedule = build(s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0]))
+        name, pp, vpp, passes = s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0])
+        layout = build(name, pp, vpp, settled(name, pp, vpp, passes))
         found = []
-        for cuts in chunk_cuts(graph, schedule.num_chunks, schedule.vpp > 1):
+        for cuts in chunk_cuts(graph, layout.num_chunks, vpp > 1):
             kinds = np.diff(graph.prefix_counts[cuts], axis=0)
-            filled = fill(self.setting, s, tables, self.want, self.usable, schedule, kinds)
-            found.append(Split(row, schedule, tables, cuts, filled))
+            filled = fill(self.setting, s, tables, self.want, self.usable, layout, kinds)
+            found.append(Split(row, layout, passes, tables, cuts, filled))
         return found
 
     def task(self, row: int) -> MeshTask:

@@ -17,14 +17,11 @@ from meshwright.planner.field import Field, Split
 
 def spread_bound(f: Field, split: Split) -> float:
     """Return the quicker bound: passes of the slowest rank, and the schedule's closed form over all work."""
-    schedule, tables = split.schedule, split.tables
+    layout, passes = split.layout, split.num_microbatches
     forward, backward = _chunk_times(f, split)
-    ranks = _by_rank(schedule, forward + backward) + split.filled.seconds
-    share = f.forward_share[split.row]
-    passes = schedule.num_microbatches
-    spread = uniform_bound(
-        schedule.name, schedule.pp, schedule.vpp, passes, ranks.sum(), share, tables.transfer_s[0]
-    )
+    ranks = _by_rank(layout, forward + backward) + split.filled.seconds
+    share, transfer = f.forward_share[split.row], split.tables.transfer_s[0]
+    spread = uniform_bound(layout.name, layout.pp, layout.vpp, passes, ranks.sum(), share, transfer)
     return float(max(passes * ranks.max(), float(spread)) + _update(f, split)) * SAFETY
 
 
@@ -62,7 +59,7 @@ def _by_rank(schedule: StaticSchedule, values: FloatArray) -> FloatArray:
 
 def _update(f: Field, split: Split) -> float:
     """Return what follows the barrier, which recomputation does not touch, and the step's fixed time."""
-    profile, tables, schedule = f.setting.profile, split.tables, split.schedule
+    profile, tables, schedule = f.setting.profile, split.tables, split.layout
     own = _by_rank(schedule, split.kinds @ tables.optimizer_s[0])
     gather = _by_rank(schedule, split.kinds @ tables.gather_s[0])
     forward, _ = _chunk_times(f, split)

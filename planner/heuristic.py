@@ -27,10 +27,10 @@ def even_plans(f: Field, rows: IntArray) -> list[Found]:
         tried = [u for s in tried for u in _uniform(f, s)]
     if not tried:
         return []
-    widest = max(s.schedule.num_chunks for s in tried)
+    widest = max(s.layout.num_chunks for s in tried)
     counts = np.zeros((len(tried), widest, len(f.problem.model.kinds), len(MODES)), dtype=np.int64)
     for i, s in enumerate(tried):
-        counts[i, : s.schedule.num_chunks] = s.filled.counts
+        counts[i, : s.layout.num_chunks] = s.filled.counts
     index = np.array([s.row for s in tried])
     got = price(f.setting, f.meshes.take(index).strategies(), counts, f.tables.take(index), detail=False)
     priced = candidates(got, [s.filled.counts for s in tried], [s.cuts for s in tried])

@@ -173,3 +173,23 @@ def test_a_large_schedule_is_built_quickly():
     began = time.process_time()
     assert build("interleaved", 128, 2, 1024).kind.size == 2 * 256 * 1024
     assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize("pp", range(1, 7))
+@pytest.mark.parametrize("vpp", range(1, 5))
+def test_in_flight_settles_within_two_groups(pp, vpp):
+    """What more micro-batches hold, counted afresh on the full schedule."""
+    name = "1f1b" if vpp == 1 else "interleaved"
+    for m in [pp * k for k in range(1, 6)] if vpp > 1 else range(1, 5 * pp):
+        if legal(name, pp, vpp, m) is not None:
+            continue
+        full = build(name, pp, vpp, m)
+        for rank, table in enumerate(in_flight(full)):
+            alive = np.zeros(vpp, dtype=int)
+            seen = set()
+            for op in np.flatnonzero(full.rank == rank):
+                place = list(full.chunks_of_rank[rank]).index(full.chunk[op])
+                alive[place] += 1 if full.kind[op] == FORWARD else -1
+                seen.add(tuple(alive))
+            assert {tuple(row) for row in table} <= seen
+            assert all(any((table >= row).all(axis=1)) for row in seen)
