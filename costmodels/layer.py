@@ -17,11 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, Num
+from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.collectives import collective_time
-from meshwright.costmodels.operators import Attention, CrossEntropy, Gemm, LayerKind, LossKernel, Operator
+from meshwright.costmodels.operators import Gemm, LayerKind, Operator
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.roofline import DeviceRates, total_time
+from meshwright.costmodels.vocabulary import CrossEntropy, LossKernel
 from meshwright.costmodels.work import Shape, Traffic
 from meshwright.hardware.span import GroupSpan
 

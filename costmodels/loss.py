@@ -14,7 +14,7 @@ Left out: label smoothing and z-loss.
 
 from typing import Final
 
-from meshwright.costmodels.operators import LossKernel
+from meshwright.costmodels.vocabulary import LossKernel
 from meshwright.hardware.errors import UnknownNameError
 
 FULL_LOGITS: Final = LossKernel(4, 8, 12, 8)

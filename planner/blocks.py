@@ -14,18 +14,10 @@ Left out: logit soft-capping and the scalar multipliers of Granite, Cohere and G
 neighbours), and the layers of SmolLM3 and Cohere2 that skip the rotary embedding (priced with it).
 """
 
+from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.loss import FULL_LOGITS
-from meshwright.costmodels.operators import (
-    Attention,
-    Boundary,
-    CrossEntropy,
-    Embedding,
-    Gemm,
-    LayerKind,
-    Operator,
-    Part,
-    Pointwise,
-)
+from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator, Part, Pointwise
+from meshwright.costmodels.vocabulary import CrossEntropy, Embedding
 from meshwright.planner.decoder import DecoderSpec, NormPlace
 from meshwright.planner.graph import ModelGraph
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.layer import MODES, saved_bytes
-from meshwright.costmodels.operators import Attention, LayerKind
+from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.graph import ModelGraph

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.layer import MODES, adapt, backward_traffic, input_bytes, price_layer, repeated
 from meshwright.costmodels.loss import find_loss
-from meshwright.costmodels.operators import Attention, CrossEntropy, LayerKind, Pointwise
+from meshwright.costmodels.operators import LayerKind, Pointwise
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profile import find_profile
 from meshwright.costmodels.roofline import device_rates
+from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import group_span

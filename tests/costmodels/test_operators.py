@@ -2,17 +2,10 @@
 
 import pytest
 
+from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.loss import FULL_LOGITS
-from meshwright.costmodels.operators import (
-    Attention,
-    Boundary,
-    CrossEntropy,
-    Embedding,
-    Gemm,
-    LayerKind,
-    Part,
-    Pointwise,
-)
+from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Part, Pointwise
+from meshwright.costmodels.vocabulary import CrossEntropy, Embedding
 from meshwright.costmodels.work import Shape, Traffic
 from meshwright.hardware.errors import MeshwrightError
 

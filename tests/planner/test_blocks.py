@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.layer import input_bytes, saved_bytes
-from meshwright.costmodels.operators import Attention, Gemm, LayerKind
+from meshwright.costmodels.operators import Gemm, LayerKind
 from meshwright.costmodels.work import Shape
 from meshwright.planner.blocks import block_kind, decoder_graph
 from meshwright.planner.decoder import DecoderSpec

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.layer import MODES, adapt, price_layer
 from meshwright.costmodels.loss import LOSSES, find_loss
-from meshwright.costmodels.operators import Attention, Gemm, gemm_work
+from meshwright.costmodels.operators import Gemm, gemm_work
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profile import find_profile
 from meshwright.costmodels.roofline import DeviceRates, device_rates, work_time

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.layer import MODES, adapt, input_bytes, saved_bytes
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes
-from meshwright.costmodels.operators import Attention, CrossEntropy, Gemm, Pointwise
+from meshwright.costmodels.operators import Gemm, Pointwise
 from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS, find_optimizer, find_precision
 from meshwright.costmodels.profile import find_profile, profile_names
 from meshwright.costmodels.schedule import build, in_flight
+from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.planner.blocks import block_kind, decoder_graph
 from meshwright.planner.decoder import DecoderSpec
 from tests.properties.test_compute import GROWTH

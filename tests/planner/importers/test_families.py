@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.costmodels.operators import Attention
+from meshwright.costmodels.attention import Attention
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers import load_model
 from meshwright.planner.importers.config import Config, ModelConfigError

@@ -1,0 +1,130 @@
+"""What is as wide as the vocabulary: the embedding and the cross entropy over the logits."""
+
+from dataclasses import dataclass
+
+from meshwright.costmodels.arrays import Num
+from meshwright.costmodels.operators import Part
+from meshwright.costmodels.work import Shape, Traffic, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Token embedding (split over the vocabulary) with optional learned positions and token types.
+
+    ``extra_rows`` are rows of ``hidden`` features that are whole on each rank (positions, types).
+    """
+
+    name: str
+    vocab: Part
+    hidden: Num
+    extra_rows: int = 0
+    light: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What tensor parallelism splits: the vocabulary."""
+        return (self.vocab,)
+
+    def parameters(self) -> int:
+        """Return the rows times the width."""
+        return int((self.vocab.units + self.extra_rows) * self.hidden)
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return the rows on one rank times the width."""
+        rows = self.vocab.local(shape.tp, shape.vocab_multiple) / (self.vocab.features / self.vocab.units)
+        return (rows + self.extra_rows) * self.hidden
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the rows gathered: one read and one write a token."""
+        return (Work("memory", 0.0, 2.0 * shape.tokens * self.hidden * shape.element_bytes),)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the rows scattered: gradient read, row read and written in fp32."""
+        return (Work("memory", 0.0, shape.tokens * self.hidden * (shape.element_bytes + 8.0)),)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return none: a :class:`Boundary` follows."""
+        return (), ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return the token ids (8 bytes each)."""
+        return 8 * shape.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LossKernel:
+    """How an implementation of the cross entropy treats the logits (bytes are per logit on one rank).
+
+    Attributes
+    ----------
+    saved_bytes
+        Kept from the head's forward to its backward pass.
+    transient_bytes
+        Alive at once at the peak, the saved ones included.
+    forward_traffic, backward_traffic
+        Bytes moved.
+    chunk_fraction
+        Share of the logits that exists at a time (chunked and fused implementations).
+    repeats_head
+        Whether the backward pass computes the logits again.
+    """
+
+    saved_bytes: float
+    transient_bytes: float
+    forward_traffic: float
+    backward_traffic: float
+    chunk_fraction: float = 1.0
+    repeats_head: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy:
+    """Vocabulary-parallel cross entropy over logits that the head produced.
+
+    Traffic over ``tp``: maximum, sum and the target's logit, 4 bytes a token each (Megatron-LM,
+    ``vocab_parallel_cross_entropy``). ``kernel`` says what happens to the logits.
+    """
+
+    name: str
+    vocab: Part
+    kernel: LossKernel
+    light: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What tensor parallelism splits: the vocabulary."""
+        return (self.vocab,)
+
+    def parameters(self) -> int:
+        """Return zero."""
+        return 0
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return zero."""
+        return 0
+
+    def logits(self, shape: Shape) -> Num:
+        """Return the logits on one rank: tokens times its share of the vocabulary."""
+        return shape.tokens * self.vocab.local(shape.tp, shape.vocab_multiple)
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the bytes that softmax and loss move."""
+        return (Work("memory", 0.0, self.logits(shape) * self.kernel.forward_traffic, kernels=3),)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the bytes that the logits' gradient moves."""
+        return (Work("memory", 0.0, self.logits(shape) * self.kernel.backward_traffic, kernels=2),)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return three small all-reduces forward."""
+        small = 4.0 * shape.tokens * (shape.tp > 1)
+        return (Traffic("all_reduce", small),) * 3, ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return what is kept of the logits."""
+        return self.logits(shape) * self.kernel.saved_bytes
+
+    def transient_bytes(self, shape: Shape) -> Num:
+        """Return the peak of what exists of the logits beyond what is saved."""
+        k = self.kernel
+        return self.logits(shape) * (k.transient_bytes * k.chunk_fraction - k.saved_bytes)
