@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshwright.cli.errors import ExitCode, guarded
+from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.units import flops_to_gflops, flops_to_mflops
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from meshwright.planner.model_summary import ModelSummary
 
+LONGEST = 2_000_000_000
 LEGEND = (
     "Of one layer: parameters, MFLOPs forward for a token, and bytes kept for the backward pass for a token "
     "under each recompute mode (16 bits, one device)."
@@ -44,6 +46,8 @@ def model(
 
     if name is None:
         return _list_presets(as_json=as_json)
+    if sequence_length is not None and not 1 <= sequence_length <= LONGEST:
+        raise MeshwrightError(f"--seq-len: {sequence_length} is not between 1 and {LONGEST} tokens")
     summary = summarise(load_model(name), sequence_length, flash_attention=not unfused)
     if as_json:
         from meshwright.cli.tables import write_json

@@ -53,8 +53,20 @@ def _search(problem: Problem, request: Request, *, quiet: bool) -> Result:
 
 def _check_output(folder: Path | None, *, force: bool) -> None:
     """Refuse before a long search what writing would refuse after it."""
-    if folder is not None and folder.is_dir() and any(folder.iterdir()) and not force:
-        raise MeshwrightError(f"output: {folder} is not empty; name a new folder, or use --force")
+    if folder is None:
+        return
+    try:
+        if folder.is_dir():
+            if any(folder.iterdir()) and not force:
+                raise MeshwrightError(f"output: {folder} is not empty; name a new folder, or use --force")
+            return
+        nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists() or p.is_symlink())
+    except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, MeshwrightError):
+            raise
+        raise MeshwrightError(f"output: {str(folder)!r} is no path to write to: {error}") from error
+    if not nearest.is_dir():
+        raise MeshwrightError(f"output: {nearest} is no folder; name a new folder")
 
 
 def _write(problem: Problem, result: Result, flags: Mapping[str, Any]) -> list[str]:

@@ -64,7 +64,10 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         raise
     except ValueError as error:  # such as a date with month 13
         raise CatalogueError(where, "text", str(error), "valid YAML scalars") from error
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+    odd = [key for key in data if not isinstance(key, str)] if isinstance(data, dict) else []
+    if odd:
+        raise CatalogueError(where, "key", odd[0], "text keys", "quoting it")
+    if not isinstance(data, dict):
         raise CatalogueError(where, "top level", type(data).__name__, "a mapping of field names to values")
     return data
 

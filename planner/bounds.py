@@ -20,6 +20,7 @@ from meshwright.costmodels.schedule import build, in_flight
 from meshwright.costmodels.step import fixed_bytes
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
+from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice
 from meshwright.planner.problem import Problem
 
@@ -50,6 +51,9 @@ def demand(problem: Problem) -> Demand:
     """Return what must be placed, with the recompute modes that target and job admit."""
     wanted = problem.job.choices.get("recompute", Choice())
     modes = np.array([m in problem.target.recompute and wanted.admits(m) for m in MODES])
+    if not modes.any():
+        have = ", ".join(m for m in MODES if m in problem.target.recompute)
+        raise MeshwrightError(f"pins: recompute leaves no mode of {problem.target.title}; it has {have}")
     blocks = np.array([kind.role == "block" for kind in problem.model.kinds])
     none = np.array([m == "none" for m in MODES])
     return Demand(problem.model.kind_counts, np.where(blocks[:, None], modes, none), blocks)

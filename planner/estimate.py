@@ -1,13 +1,15 @@
 """Price a plan that a person wrote, by the functions that price what the solver finds."""
 
 from collections.abc import Mapping
+from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from meshwright.costmodels.schedule import names as schedules
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.meshes import mesh_of
 from meshwright.planner.plan import Plan
-from meshwright.planner.pricing import price_plan
+from meshwright.planner.pricing import loss_name, price_plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate
 from meshwright.planner.rules import check_mesh, check_problem
@@ -41,7 +43,18 @@ def estimate(
         If the plan breaks a rule, each broken rule named, or belongs to another model or job.
     """
     problem = Problem.load(model, cluster, job)
-    return estimate_problem(problem, plan if isinstance(plan, Plan) else make_plan(problem, **plan))
+    return estimate_problem(problem, plan if isinstance(plan, Plan) else _written(problem, plan))
+
+
+def _written(problem: Problem, strategy: Mapping[str, Any]) -> Plan:
+    """Return the plan of a strategy's fields, refusing what is none."""
+    known = [name for name in signature(make_plan).parameters if name != "problem"]
+    if not isinstance(strategy, Mapping):
+        raise MeshwrightError(f"plan: a Plan or a strategy's fields by name, not {type(strategy).__name__}")
+    unknown = [str(name) for name in strategy if name not in known]
+    if unknown:
+        raise MeshwrightError(f"strategy: {unknown[0]!r} is not a field; allowed: {', '.join(known)}")
+    return make_plan(problem, **strategy)
 
 
 def estimate_problem(problem: Problem, plan: Plan) -> Estimate:
@@ -49,6 +62,9 @@ def estimate_problem(problem: Problem, plan: Plan) -> Estimate:
     check_problem(problem)
     check_plan(problem, plan)
     return price_plan(problem, plan)
+
+
+_OF_THE_JOB = ("global_batch_size", "sequence_length", "precision", "optimizer", "target")
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:
@@ -64,9 +80,23 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         raise MeshwrightError(
             f"plan: recompute has {plan.num_layers} layers, {model.name} has {model.num_layers}"
         )
-    for name in ("global_batch_size", "sequence_length"):
-        if getattr(plan, name) != getattr(job, name):
-            raise MeshwrightError(f"plan: {name} is {getattr(plan, name)}, the job's is {getattr(job, name)}")
+    own = {
+        "model": model.name,
+        "cluster": problem.cluster.name,
+        "profile": problem.profile.name,
+        "loss": loss_name(problem),
+        **{name: getattr(job, name) for name in _OF_THE_JOB},
+    }
+    for name, value in own.items():
+        if getattr(plan, name) != value:
+            raise MeshwrightError(
+                f"plan: {name} is {getattr(plan, name)!r}, here it is {value!r}; a plan is priced for what "
+                "it was made for: give its strategy's fields to price it for something else"
+            )
+    if plan.schedule not in schedules():
+        raise MeshwrightError(
+            f"plan: schedule {plan.schedule!r} is not known; allowed: {', '.join(schedules())}"
+        )
     if len(plan.chunks) != plan.pp * plan.vpp:
         raise MeshwrightError(f"plan: {len(plan.chunks)} chunks; pp x vpp is {plan.pp * plan.vpp}")
     at = 0

@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 
 from meshwright.costmodels.arrays import BoolArray, IntArray
 from meshwright.costmodels.strategy import Strategies
-from meshwright.planner.plan import Plan
-
-PLACEMENTS = (("tp", "dp", "pp"), ("tp", "pp", "dp"))
-"""Orders in which the dimensions may lie on the topology, innermost first; tensor groups stay innermost."""
+from meshwright.planner.plan import PLACEMENTS, Plan
 
 
 @dataclass(frozen=True)

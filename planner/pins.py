@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
+from math import ceil, floor, isfinite
 from typing import Any, Final
 
 from meshwright.costmodels.schedule import names as schedules
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 from meshwright.planner.choice import DECISIONS, Choice, choice
-from meshwright.planner.meshes import PLACEMENTS
-from meshwright.planner.plan import RECOMPUTE_MODES
+from meshwright.planner.plan import PLACEMENTS, RECOMPUTE_MODES
 
 _RULE: Final = re.compile(r"\s*(?P<name>\w+)\s*(?P<sign><=|>=|!=|==|=|!)\s*(?P<value>\S.*?)\s*")
 _PLACEMENTS: Final = tuple(",".join(order) for order in PLACEMENTS)
@@ -32,10 +31,16 @@ def read_pins(rules: Mapping[str, Any] | Iterable[str]) -> dict[str, Choice]:
     for name, value in pairs:
         if name not in DECISIONS:
             raise UnknownNameError("pins: decision", name, list(DECISIONS))
-        _check_shape(name, value)
-        new = _checked(name, _placements(value) if name == "placement" else choice(value))
+        new = value if isinstance(value, Choice) else _read(name, value)
+        new = _checked(name, new)
         found[name] = both(name, found[name], new) if name in found else new
     return found
+
+
+def _read(name: str, value: Any) -> Choice:
+    """Return the choice that a person wrote."""
+    _check_shape(name, value)
+    return _placements(value) if name == "placement" else choice(value)
 
 
 def both(name: str, one: Choice, other: Choice) -> Choice:
@@ -64,7 +69,7 @@ def _split(rule: str) -> tuple[str, str]:
 
 def _check_shape(name: str, value: Any) -> None:
     """Refuse what is neither a value, a list of values nor a pair of bounds."""
-    items = value if isinstance(value, list) else [value]
+    items = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
     if isinstance(value, dict):
         items = list(value.values()) if value and set(value) <= {"min", "max"} else [value]
     if not items or any(isinstance(item, dict | list) for item in items):
@@ -77,13 +82,14 @@ def _placements(value: Any) -> Choice:
     """Return the choice for ``placement``, each value of which is a sequence of dimensions itself."""
     if isinstance(value, str) and value.startswith("!"):
         return Choice(forbidden=frozenset({_joined(value[1:])}))
-    several = isinstance(value, list) and all("," in str(item) for item in value)
+    several = isinstance(value, list | tuple) and all("," in str(item) for item in value)
     return Choice(allowed=frozenset(map(_joined, value if several else [value])))
 
 
 def _joined(value: Any) -> str:
     """Return dimensions as ``tp,dp,pp``."""
-    names = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    names = value.split(",") if isinstance(value, str) else value
+    names = names if isinstance(names, list | tuple) else [names]
     return ",".join(str(name).strip() for name in names)
 
 
@@ -100,6 +106,13 @@ _VALUES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "placement": (lambda v: v in _PLACEMENTS, " and ".join(_PLACEMENTS)),
     "recompute": (lambda v: v in RECOMPUTE_MODES, ", ".join(RECOMPUTE_MODES)),
 }
+_DOMAINS: Final[dict[str, tuple[Any, ...]]] = {
+    "zero_stage": (0, 1, 2, 3),
+    "sequence_parallel": (True, False),
+    "schedule": schedules(),
+    "placement": _PLACEMENTS,
+    "recompute": RECOMPUTE_MODES,
+}
 _ORDERED: Final = {name for name in DECISIONS if _VALUES[name] is _COUNT} | {"zero_stage"}
 
 
@@ -115,8 +128,13 @@ def _checked(name: str, wanted: Choice) -> Choice:
     if not all(_is_number(b) for b in bounds):
         raise MeshwrightError(f"pins: {name} has the bounds {bounds}; finite numbers are allowed")
     low, high = wanted.minimum, wanted.maximum
-    crossed = low is not None and high is not None and low > high
-    if crossed or (wanted.allowed is not None and not any(map(wanted.admits, wanted.allowed))):
+    none_left = low is not None and high is not None and ceil(low) > floor(high)
+    values = _DOMAINS.get(name) if wanted.allowed is None else wanted.allowed
+    if values is not None:
+        none_left |= not any(map(wanted.admits, values))
+    elif high is not None and high < 1:
+        none_left = True
+    if none_left:
         raise MeshwrightError(
             f"pins: the rules about {name} leave no value; to allow several, write {name}=A,B"
         )

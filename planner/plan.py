@@ -9,6 +9,8 @@ from meshwright.hardware.errors import MeshwrightError
 
 SCHEMA_VERSION = 1
 RECOMPUTE_MODES = ("none", "selective", "full")
+PLACEMENTS = (("tp", "dp", "pp"), ("tp", "pp", "dp"))
+"""Orders in which the dimensions may lie on the topology, innermost first; tensor groups stay innermost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,10 @@ class Plan:
         MeshwrightError
             If the version is another one, or a field is missing, unknown or of the wrong kind.
         """
+        if not isinstance(data, Mapping):
+            raise MeshwrightError(f"plan: a mapping is expected, not {type(data).__name__}")
         version = data.get("schema_version")
-        if version != SCHEMA_VERSION:
+        if type(version) is not int or version != SCHEMA_VERSION:
             raise MeshwrightError(f"plan: schema_version {version!r} is not {SCHEMA_VERSION}; plan again")
         wanted = {f.name for f in fields(cls)}
         given = set(data) - {"schema_version"}
@@ -115,12 +119,22 @@ class Plan:
     def from_json(cls, text: str) -> "Plan":
         """Build a plan from JSON text; raises as :meth:`from_dict` does."""
         try:
-            data = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+            data = json.loads(text, object_pairs_hook=_once)
+        except MeshwrightError:
+            raise
+        except (ValueError, TypeError, RecursionError) as error:
             raise MeshwrightError(f"plan: not JSON ({error})") from None
-        if not isinstance(data, dict):
-            raise MeshwrightError(f"plan: a JSON object is expected, not {type(data).__name__}")
         return cls.from_dict(data)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's fields, refusing repeated ones."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise MeshwrightError(f"plan: field {twice!r} is given twice")
+    return found
 
 
 def _check_types(data: Mapping[str, Any]) -> None:
@@ -140,6 +154,9 @@ def _check_types(data: Mapping[str, Any]) -> None:
                 )
         elif not isinstance(value, list | tuple):
             raise MeshwrightError(f"plan: {name} is {value!r}; a list is expected")
+    if tuple(map(str, data["placement"])) not in PLACEMENTS:
+        orders = " or ".join(",".join(order) for order in PLACEMENTS)
+        raise MeshwrightError(f"plan: placement is {data['placement']!r}; {orders} is expected")
     for c in data["chunks"]:
         if not isinstance(c, dict) or set(c) != {"rank", "start", "stop"}:
             raise MeshwrightError(f"plan: chunk {c!r} needs exactly rank, start and stop")

@@ -21,7 +21,7 @@ from meshwright.planner.result import Estimate
 
 def loss_name(problem: Problem) -> str:
     """Return the cross entropy in use: the job's, or the profile's own."""
-    return problem.job.loss or problem.profile.loss
+    return problem.profile.loss if problem.job.loss is None else problem.job.loss
 
 
 def setting(problem: Problem) -> Setting:

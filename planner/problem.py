@@ -6,6 +6,7 @@ from functools import cached_property
 from os import PathLike
 from typing import Any
 
+from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import Optimizer, Precision, find_optimizer, find_precision
 from meshwright.costmodels.profile import Profile, find_profile
 from meshwright.hardware.spec import Cluster
@@ -30,7 +31,7 @@ class Problem:
     @cached_property
     def profile(self) -> Profile:
         """The software profile: the job's, or its target's."""
-        return find_profile(self.job.profile or self.target.profile)
+        return find_profile(self.target.profile if self.job.profile is None else self.job.profile)
 
     @cached_property
     def precision(self) -> Precision:
@@ -64,4 +65,5 @@ class Problem:
         work = job if isinstance(job, Job) else Job.from_mapping(job)
         problem = cls(graph, machine, work)
         _ = problem.target, problem.profile, problem.precision, problem.optimizer
+        find_loss(problem.profile.loss if work.loss is None else work.loss)
         return problem

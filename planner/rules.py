@@ -8,8 +8,13 @@ import numpy as np
 from meshwright.costmodels.arrays import BoolArray
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice
-from meshwright.planner.meshes import PLACEMENTS, Meshes
+from meshwright.planner.meshes import Meshes
+from meshwright.planner.plan import PLACEMENTS
 from meshwright.planner.problem import Problem
+from meshwright.planner.target import TARGETS
+
+MOST_MICROBATCHES = 8192
+"""Far beyond any run that was published; the event simulation grows with them."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ def check_problem(problem: Problem) -> None:
         have = ", ".join(sorted(support.dtypes & set(device.peak_flops_per_s)))
         raise MeshwrightError(f"precision: {device.name} does not compute in {recipe.compute}; it has {have}")
     if target.name != "any" and target.name not in support.targets:
-        have = ", ".join(sorted(support.targets)) or "none"
+        have = ", ".join(sorted({"any"} | (support.targets & set(TARGETS))))
         raise MeshwrightError(f"target: {target.name} does not run on {device.name}; supported there: {have}")
     limit = problem.model.max_sequence_length
     learned = problem.model.attributes.get("positions") == "learned"
@@ -113,6 +118,11 @@ def _model_rules(problem: Problem) -> tuple[Rule, ...]:
             "sequence parallelism divides the length",
             f"with sequence parallelism tp is above 1 and divides {length} tokens",
             lambda m: (m.sequence_parallel == 0) | ((m.tp > 1) & (length % m.tp == 0)),
+        ),
+        Rule(
+            "micro-batches within reach",
+            f"a step has at most {MOST_MICROBATCHES} micro-batches: each is simulated; make them larger",
+            lambda m: m.num_microbatches <= MOST_MICROBATCHES,
         ),
         Rule(
             "a layer for each chunk",

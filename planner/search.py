@@ -40,7 +40,7 @@ class Effort:
 
 PROOF = Effort(retries=1)
 PATIENCE = 6
-BATCH = 48
+BATCH = 24
 """Meshes whose stage bounds are computed together."""
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.alternatives import alternatives as find_alternatives
 from meshwright.planner.binding import binding
 from meshwright.planner.events import SearchEvent
@@ -74,6 +75,7 @@ def solve_problem(
 ) -> Result:
     """Return the fastest plan of a loaded problem; see :func:`solve`."""
     started = time.perf_counter()
+    _check_call(time_limit_s, alternatives)
     check_problem(problem)
 
     def expired() -> bool:
@@ -99,6 +101,15 @@ def solve_problem(
         notes=problem.model.notes,
         runtime_s=time.perf_counter() - started,
     )
+
+
+def _check_call(time_limit_s: float | None, alternatives: int) -> None:
+    """Refuse limits that are none."""
+    number = isinstance(time_limit_s, int | float) and not isinstance(time_limit_s, bool)
+    if time_limit_s is not None and not (number and time_limit_s > 0):
+        raise MeshwrightError(f"time_limit_s: {time_limit_s!r} is not a positive number of seconds")
+    if isinstance(alternatives, bool) or not isinstance(alternatives, int) or alternatives < 0:
+        raise MeshwrightError(f"alternatives: {alternatives!r} is not a whole number of at least 0")
 
 
 def _without_plan(f: Field, state: State, started: float) -> Result:

@@ -13,7 +13,8 @@ import numpy as np
 
 from meshwright.planner.choice import Choice
 from meshwright.planner.chunking import equal_chunks
-from meshwright.planner.meshes import PLACEMENTS, Meshes
+from meshwright.planner.meshes import Meshes
+from meshwright.planner.plan import PLACEMENTS
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import legal
 

@@ -1,14 +1,18 @@
 """An explicit strategy, as a person writes it, turned into a plan that can be priced and launched."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.meshes import PLACEMENTS, one_mesh
-from meshwright.planner.plan import RECOMPUTE_MODES, Chunk, Plan
+from meshwright.planner.meshes import one_mesh
+from meshwright.planner.plan import PLACEMENTS, RECOMPUTE_MODES, Chunk, Plan
 from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import check_mesh, check_problem
+
+LARGEST = 2_000_000_000
+"""No degree, stage or micro-batch is larger."""
 
 
 def make_plan(
@@ -62,7 +66,7 @@ def make_plan(
     stages = target.zero_stages & (target.zero_stages_with_pipeline if pp > 1 else target.zero_stages)
     if zero_stage is None:
         zero_stage = min((z for z in stages if z >= (dp > 1)), default=min(target.zero_stages))
-    microbatches = job.global_batch_size // (dp * micro_batch_size)
+    microbatches = _passes(job.global_batch_size, dp, micro_batch_size)
     mesh = one_mesh(
         tp=tp,
         pp=pp,
@@ -81,6 +85,18 @@ def make_plan(
         layers_per_stage = even_split(len(problem.model.block_layers), pp * vpp)
     decisions = mesh.decisions(0)
     return plan_from(problem, decisions, chunks_from(problem, pp, vpp, layers_per_stage), modes)
+
+
+def _passes(batch: int, dp: int, micro_batch_size: int) -> int:
+    """Return the micro-batches of a step; refuses a batch that dp x micro-batch does not divide."""
+    each = dp * micro_batch_size
+    if batch % each:
+        near = [n * each for n in (batch // each, batch // each + 1) if n]
+        raise MeshwrightError(
+            f"batch divisible: the global batch of {batch} is no multiple of dp {dp} x micro-batch "
+            f"{micro_batch_size}; nearest: {' and '.join(map(str, near))}"
+        )
+    return batch // each
 
 
 def plan_from(
@@ -174,7 +190,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _ranges(spans: Mapping[str, str], size: int) -> list[str]:
     """Return a mode for each block from ranges such as ``{"0-15": "full"}``; the rest is ``none``."""
-    modes = ["none"] * size
+    modes, taken = ["none"] * size, [False] * size
     for where, mode in spans.items():
         first, _, last = where.partition("-")
         last = last or first
@@ -182,7 +198,11 @@ def _ranges(spans: Mapping[str, str], size: int) -> list[str]:
         numbers = all(end.isdecimal() and len(end) < 10 for end in (first, last))
         if not (numbers and int(first) <= int(last) < size):
             raise MeshwrightError(f"recompute: {where!r} is not a range of layers within 0-{size - 1}")
-        modes[int(first) : int(last) + 1] = [mode] * (int(last) - int(first) + 1)
+        span = slice(int(first), int(last) + 1)
+        if any(taken[span]):
+            raise MeshwrightError(f"recompute: {where!r} overlaps another range; name each layer once")
+        modes[span] = [mode] * (int(last) - int(first) + 1)
+        taken[span] = [True] * (int(last) - int(first) + 1)
     return modes
 
 
@@ -207,9 +227,11 @@ def _schedule(name: str) -> str:
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 2**31:
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise MeshwrightError(f"{name}: {value!r} is not a whole number")
-    return value
+    if abs(int(value)) > LARGEST:
+        raise MeshwrightError(f"{name}: {value!r} is too large; at most {LARGEST}")
+    return int(value)
 
 
 def _positive(name: str, value: Any) -> int:

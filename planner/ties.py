@@ -19,6 +19,8 @@ def break_ties(f: Field, state: State) -> Found | None:
     """
     if state.best is None:
         return None
+    if state.expired:
+        return state.best
     ceiling = state.best.candidate.step_s * (1 + WINDOW)
     known = {**state.starts, **state.finds, state.best.row: state.best}
     close = [found for found in known.values() if found.candidate.step_s <= ceiling]

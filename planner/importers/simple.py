@@ -19,6 +19,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
+from meshwright.hardware.errors import CatalogueError
+from meshwright.hardware.files import parse_yaml
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec, NormPlace
 from meshwright.planner.graph import ModelGraph
@@ -41,16 +43,10 @@ CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
 
 def model_from_yaml(path: Path) -> ModelGraph:
     """Return the graph of a YAML file; raises ModelConfigError naming the field."""
-    import yaml
-
     try:
-        values = yaml.safe_load(read_text(path, SIZE_LIMIT_BYTES))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        if isinstance(error, ModelConfigError):
-            raise
-        raise ModelConfigError(f"{path}: not valid YAML ({error})") from error
-    if not isinstance(values, dict):
-        raise ModelConfigError(f"{path}: holds a {type(values).__name__}; a mapping of fields is expected")
+        values = parse_yaml(read_text(path, SIZE_LIMIT_BYTES), str(path))
+    except CatalogueError as error:
+        raise ModelConfigError(str(error)) from error
     config = Config(str(path), values)
     if "model_type" in values:
         from meshwright.planner.importers.hf import model_from_config

@@ -25,7 +25,7 @@ def test_a_mapping_is_read(tmp_path):
         ("- a\n- b", "top level is 'list'"),
         ("just text", "top level is 'str'"),
         ("", "top level is 'NoneType'"),
-        ("1: a", "a mapping of field names"),
+        ("1: a", "text keys"),
         ("a: 2026-13-45", "text is"),
         ("a: " + "[" * 50000 + "]" * 50000, "text is"),
         ("a: " + "[" * 40 + "]" * 40, "deep nesting"),

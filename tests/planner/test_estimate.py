@@ -1,5 +1,6 @@
 """Estimates price a plan that a person wrote, and refuse one that belongs elsewhere."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,7 @@ def _chunks(*spans: tuple[int, int, int]) -> tuple[Chunk, ...]:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"recompute": ("none",) * 33}, "recompute has 33 layers"),
-    ({"global_batch_size": 64}, "global_batch_size is 64, the job's is 128"),
+    ({"global_batch_size": 64}, "global_batch_size is 64, here it is 128"),
     ({"sequence_length": 4096}, "sequence_length is 4096"),
     ({"chunks": _chunks((0, 0, 34))}, "1 chunks; pp x vpp is 2"),
     ({"chunks": _chunks((0, 0, 10), (1, 11, 34))}, "chunk 1 (11 to 34 on rank 1) must start at layer 10"),
@@ -48,3 +49,28 @@ def test_a_plan_that_does_not_fit_the_problem_is_refused(changes: dict[str, Any]
     with pytest.raises(MeshwrightError) as error:
         check_plan(problem, _changed(**changes))
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ({"foo": 1}, "'foo' is not a field"),
+        ({1: 2}, "'1' is not a field"),
+        (None, "a Plan or a strategy's fields"),
+        ({"dp": 8, "micro_batch_size": 3}, "nearest: 120 and 144"),
+        ({"pp": 10**12}, "too large"),
+        ({"recompute": "0-3:full,2-5:none"}, "overlaps"),
+    ],
+)
+def test_a_strategy_that_is_none_is_refused(strategy: Any, told: str) -> None:
+    with pytest.raises(MeshwrightError, match=re.escape(told)):
+        estimate("llama-3.1-8b", "dgx-h100", {"global_batch_size": 128, "sequence_length": 512}, strategy)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"model": "gpt2"}, {"cluster": "dgx-a100:1"}, {"loss": ""}, {"optimizer": "sgd"}]
+)
+def test_a_plan_for_something_else_is_refused(changes: dict[str, Any]) -> None:
+    problem, _ = case(tp=4, pp=2)
+    with pytest.raises(MeshwrightError, match="what it was made for"):
+        check_plan(problem, _changed(**changes))

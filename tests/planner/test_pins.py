@@ -81,3 +81,24 @@ def test_bad_rule_is_refused_with_the_reason(rules: Any, says: str) -> None:
     with pytest.raises(MeshwrightError) as error:
         read_pins(rules)
     assert says in str(error.value)
+
+
+def test_choices_pass_through_as_they_are() -> None:
+    """The command line reads pins, and the job reads them again."""
+    first = read_pins({"placement": "tp, pp, dp", "tp": "<=4"})
+    assert read_pins(first) == first
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ["recompute!none", "recompute!full", "recompute!selective"],
+        ["zero_stage>=5"],
+        ["tp<=0"],
+        ["tp>=1.2", "tp<=1.5"],
+        ["zero_stage!0", "zero_stage!1", "zero_stage!2", "zero_stage!3"],
+    ],
+)
+def test_rules_that_leave_nothing_are_refused(rules: list[str]) -> None:
+    with pytest.raises(MeshwrightError, match="leave no value"):
+        read_pins(rules)

@@ -91,3 +91,23 @@ def test_a_missing_field_is_named(name: str) -> None:
 def test_text_that_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(MeshwrightError, match="plan: "):
         Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: text.replace('"tp": ', '"tp": 1, "tp": ', 1), "given twice"),
+        (lambda text: text.replace('"tp": ', '"tp": ' + "9" * 5000, 1), "not JSON"),
+        (lambda text: text.replace('"schema_version": 1', '"schema_version": true', 1), "schema_version"),
+        (lambda text: "[]", "a mapping is expected"),
+    ],
+)
+def test_text_that_holds_a_spoilt_plan_is_refused(change: Any, told: str) -> None:
+    with pytest.raises(MeshwrightError, match=told):
+        Plan.from_json(change(json.dumps(_data())))
+
+
+@pytest.mark.parametrize("placement", [[], ["tp"], ["pp", "tp", "dp"], [["tp"], 1, 2], [None, None, None]])
+def test_placements_that_are_none_are_refused(placement: list[Any]) -> None:
+    with pytest.raises(MeshwrightError, match="placement"):
+        Plan.from_dict(_data(placement=placement))
