@@ -188,6 +188,9 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(options.one)))
         return
+    for name in options.names:
+        if name not in SHOWN:
+            parser.error(f"{name!r} is not one of {', '.join(SHOWN)}")
     rows = []
     for name in options.names or list(SHOWN):
         command = [sys.executable, "-m", "benchmarks.shown", "--one", name]

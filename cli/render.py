@@ -126,7 +126,7 @@ def _hidden(estimate: Estimate) -> list[RenderableType]:
     rows = [("hidden", f"{listed(behind)} behind compute, not part of the step")] if behind else []
     rows.append(
         ("use", f"{percent(estimate.mfu)} MFU (model FLOPs, causal attention halved), "
-                f"{percent(estimate.hfu)} HFU (recomputation counted)")
+                f"{percent(estimate.hfu)} HFU (recomputation counted, flash attention's too)")
     )  # fmt: skip
     return [Text(), facts(rows)]
 

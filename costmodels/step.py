@@ -38,6 +38,9 @@ CAUSES = (
 )
 """Where a step's time goes, on the critical rank; communication counts only as far as it is exposed."""
 
+ROUNDING = 1e-12
+"""Waiting below this share of a step is the rounding of sums."""
+
 HIDDEN = ("tensor_parallel", "parameter_gather", "gradient_reduction")
 """Communication of a step that runs beside compute, on the critical rank."""
 
@@ -180,10 +183,11 @@ def _time(
         own[name] = own[name] + seconds
     end, end_instant = _pick(times.end_s, rank), _pick(instant.end_s, rank)
     own["parameter_gather"] = own["parameter_gather"] + _pick(early, last)
+    own["gradient_reduction"] = own["gradient_reduction"] + _pick(late, rank)
+    waited = end_instant - _pick(instant.busy_s, rank)
     spent = own | {
-        "bubble": np.maximum(0.0, end_instant - _pick(instant.busy_s, rank)),
+        "bubble": np.where(waited > ROUNDING * end, waited, 0.0),
         "pipeline_transfer": end - end_instant + 2 * m * schedule.vpp * tables.pass_s[rows],
-        "gradient_reduction": _pick(late, rank),
         "optimizer": _pick(update, last),
         "fixed": np.full(len(rows), profile.step_fixed_s),
     }
@@ -191,7 +195,8 @@ def _time(
         "tensor_parallel": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_tensor_s[rows]),
         "parameter_gather": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_gather_s[rows])
         + _pick(gather - early, last),
-        "gradient_reduction": _pick(reduction - late, rank),
+        "gradient_reduction": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_reduce_s[rows])
+        + _pick(reduction - late, rank),
     }
     return {f"time.{k}": v for k, v in spent.items()} | {f"hidden.{k}": v for k, v in hidden.items()}, rank
 

@@ -22,7 +22,7 @@ from meshwright.costmodels.work import Shape
 from meshwright.hardware.span import GroupSpan, group_span
 
 FORWARD = ("forward", "tensor_parallel", "parameter_gather", "host")
-BACKWARD = ("backward", "recompute", "tensor_parallel", "parameter_gather", "host")
+BACKWARD = ("backward", "recompute", "tensor_parallel", "parameter_gather", "gradient_reduction", "host")
 
 
 class Spans(NamedTuple):
@@ -46,7 +46,7 @@ class Tables:
         Once a step: gradient reduction, and gathering of updated parameters, (B, K).
     optimizer_s
         Once a step, (B, K).
-    hidden_tensor_s, hidden_gather_s
+    hidden_tensor_s, hidden_gather_s, hidden_reduce_s
         Communication that overlap hides in one forward and backward pass, (B, K).
     parameters
         On one rank, (B, K).
@@ -71,6 +71,7 @@ class Tables:
     optimizer_s: FloatArray
     hidden_tensor_s: FloatArray
     hidden_gather_s: FloatArray
+    hidden_reduce_s: FloatArray
     parameters: FloatArray
     states: StateBytes
     saved_bytes: FloatArray
@@ -177,7 +178,10 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
     backward_idle = np.maximum(0.0, host[:, None] - backward_own)
     share, lost = profile.overlap_parameters, profile.overlap_cost
     forward_gather = exposed_time(every_pass, share * (forward_own + forward_idle), lost)
-    backward_gather = exposed_time(backward_comm, share * (backward_own + backward_idle), lost)
+    backward_late = exposed_time(backward_comm, share * (backward_own + backward_idle), lost)
+    scattered = scatter * (stage >= 2)
+    reducing = np.divide(scattered, backward_comm[..., 0], out=np.zeros_like(scattered), where=scattered > 0)
+    backward_hidden = (backward_comm - backward_late)[..., 0]
     modes = cost.recompute_s.shape
     reduce = collective_time("all_reduce", gradient * parameters, data) * (stage == 0) + scatter * (
         stage == 1
@@ -196,14 +200,16 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
             np.broadcast_to(cost.backward_s[..., None], modes),
             cost.recompute_s,
             cost.tensor_backward_s[..., None] + cost.tensor_recompute_s,
-            backward_gather,
+            backward_late * (1 - reducing)[..., None],
+            backward_late * reducing[..., None],
             backward_idle,
         ),
         reduce_s=reduce + _tied_reduce(setting, s, tied, where.pipeline),
         gather_s=gather * ((stage == 1) | (stage == 2)),
         optimizer_s=touched / (rates.memory_bytes_per_s * profile.optimizer_fraction),
         hidden_tensor_s=cost.tensor_hidden_s,
-        hidden_gather_s=every_pass - forward_gather + (backward_comm - backward_gather)[..., 0],
+        hidden_gather_s=every_pass - forward_gather + backward_hidden * (1 - reducing),
+        hidden_reduce_s=backward_hidden * reducing,
         parameters=parameters,
         states=states,
         saved_bytes=cost.saved_bytes,

@@ -49,7 +49,9 @@ def _without(problem: Problem, what: str, best: Estimate) -> str:
 
 def _at_best(bound: float, best: Estimate) -> str:
     gain = 1 - bound / best.step_time_s
-    return f"; without that limit a step takes at least {bound:.4g} s ({100 * max(gain, 0):.1f} % less)"
+    return (
+        f"; lifting that limit could save at most {100 * max(gain, 0):.1f} % (no step is below {bound:.4g} s)"
+    )
 
 
 def unpinned(problem: Problem, name: str) -> Problem:

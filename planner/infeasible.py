@@ -28,14 +28,14 @@ GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
 """Multiples of the nodes that are tried, smallest first."""
 
 
-def explain(f: Field) -> Infeasibility:
-    """Return why no plan exists, and remedies that were checked."""
+def explain(f: Field, expired: Callable[[], bool]) -> Infeasibility:
+    """Return why no plan exists, and remedies that were checked before the clock ran out."""
     if not len(f.meshes):
-        return _no_mesh(f.problem, f.discarded)
-    return _no_room(f)
+        return _no_mesh(f.problem, f.discarded, expired)
+    return _no_room(f, expired)
 
 
-def _no_mesh(problem: Problem, discarded: dict[str, int]) -> Infeasibility:
+def _no_mesh(problem: Problem, discarded: dict[str, int], expired: Callable[[], bool]) -> Infeasibility:
     """No mesh passes the rules: the batch, the pins, or the rules of model and target."""
     near = nearest_batches(problem)
     if near:
@@ -44,17 +44,37 @@ def _no_mesh(problem: Problem, discarded: dict[str, int]) -> Infeasibility:
             f"the global batch of {batch} sequences is not divisible by any data degree that these devices "
             f"allow; nearest batches that are: {', '.join(map(str, near))}"
         )
-        remedies = (f"a global batch of {' or '.join(map(str, near))}", *_working(_relaxations(problem)))
+        remedies = (
+            f"a global batch of {' or '.join(map(str, near))}",
+            *_working(problem, expired),
+        )
         return Infeasibility("batch divisible", message, remedies=remedies)
-    rule = max(discarded, key=lambda name: discarded[name]) if discarded else "no degrees"
-    told = ", ".join(f"{name} ({count})" for name, count in discarded.items() if count)
-    message = f"no mesh satisfies every rule; forbidden by: {told}" if told else _no_degrees(problem)
-    return Infeasibility(rule, message, remedies=_working(_relaxations(problem)))
+    broken = {name: count for name, count in discarded.items() if count}
+    if broken:
+        rule = max(broken, key=lambda name: broken[name])
+        told = ", ".join(f"{name} ({count})" for name, count in broken.items())
+        message = f"no mesh satisfies every rule; forbidden by: {told}"
+    else:
+        rule, message = _no_degrees(problem)
+    return Infeasibility(rule, message, remedies=_working(problem, expired))
 
 
-def _no_degrees(problem: Problem) -> str:
-    total = problem.cluster.num_devices
-    return f"no tp x pp x dp of this model and these pins uses exactly {total} devices"
+def _no_degrees(problem: Problem) -> tuple[str, str]:
+    """Return the rule and the reason why no tp x pp x dp is left: a pin, or the devices."""
+    total, target, job = problem.cluster.num_devices, problem.target, problem.job
+    free = replace(problem, job=replace(job, choices={}))
+    for at, name in enumerate(("tp", "pp", "dp")):
+        possible = sorted({found[at] for found in degrees(free)})
+        if name in job.choices and not any(map(job.choices[name].admits, possible)):
+            able = {"tp": target.tensor, "pp": target.pipeline}.get(name, True)
+            why = "" if able else f" ({target.title} has no other)"
+            shown = ", ".join(map(str, possible[:12])) + (", ..." if len(possible) > 12 else "")
+            return (
+                f"pin {name}",
+                f"the pin on {name} admits none of the degrees that are possible here: {shown}{why}",
+            )
+    told = f"no tp x pp x dp of this model and these pins uses exactly {total} devices"
+    return "device count", told
 
 
 def nearest_batches(problem: Problem) -> tuple[int, ...]:
@@ -68,9 +88,9 @@ def nearest_batches(problem: Problem) -> tuple[int, ...]:
     return tuple(b for b in (below, above) if b > 0)
 
 
-def _no_room(f: Field) -> Infeasibility:
+def _no_room(f: Field, expired: Callable[[], bool]) -> Infeasibility:
     """Nothing fits memory: the lightest plan that was found, and by how much it misses."""
-    lightest = _lightest(f)
+    lightest = _lightest(f, expired)
     if lightest is None:
         floor = float(f.floor_bytes.min())
         missing = max(0.0, floor - f.usable)
@@ -78,7 +98,7 @@ def _no_room(f: Field) -> Infeasibility:
             f"memory: even spread over all devices one needs at least {_gib(floor)} GiB, "
             f"{_gib(f.usable)} are usable"
         )
-        return Infeasibility("memory", message, missing, None, _working(_relaxations(f.problem)))
+        return Infeasibility("memory", message, missing, None, _working(f.problem, expired))
     missing = max(lightest.peak_bytes) - f.usable
     stage = int(np.argmax(lightest.peak_bytes))
     device, plan = f.problem.cluster.accelerator.name, lightest.plan
@@ -87,20 +107,20 @@ def _no_room(f: Field) -> Infeasibility:
         f"micro-batch {plan.micro_batch_size}) needs {_gib(max(lightest.peak_bytes))} GiB on stage {stage}; "
         f"{device} has {_gib(lightest.capacity_bytes)}, {_gib(f.usable)} usable: {_gib(missing)} GiB too many"
     )
-    return Infeasibility("memory", message, missing, lightest, _working(_relaxations(f.problem)))
+    return Infeasibility("memory", message, missing, lightest, _working(f.problem, expired))
 
 
 def _gib(n_bytes: float) -> str:
     return f"{bytes_to_gib(n_bytes):.2f}"
 
 
-def _lightest(f: Field) -> Estimate | None:
+def _lightest(f: Field, expired: Callable[[], bool]) -> Estimate | None:
     """Return the plan of lowest peak that CP-SAT finds in the meshes of lowest floor."""
     free = replace(f, usable=1e18)
     rows = np.argsort(f.floor_bytes, kind="stable")[:FIT_TRIED]
     light = sorted(_light_plans(free, rows), key=lambda found: found.candidate.peak_bytes)
     best: list[Found] = light[:1]
-    for found in light[:LIGHTEST_TRIED]:
+    for found in [] if expired() else light[:LIGHTEST_TRIED]:
         candidate = MeshSolver(free.task(found.row), 1e9, LIGHT_LIMIT).lightest()
         if candidate is not None:
             best.append(Found(found.row, candidate))
@@ -129,9 +149,10 @@ def _light_plans(free: Field, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) 
 Remedy = tuple[str, Callable[[], Problem]]
 
 
-def _working(remedies: Iterator[Remedy]) -> tuple[str, ...]:
+def _working(problem: Problem, expired: Callable[[], bool]) -> tuple[str, ...]:
     """Return the texts of those remedies under which a plan that fits was found."""
-    return tuple(text for text, changed in remedies if fits(changed()))
+    tried = _relaxations(problem, expired)
+    return tuple(text for text, changed in tried if not expired() and fits(changed()))
 
 
 def fits(problem: Problem) -> bool:
@@ -141,7 +162,7 @@ def fits(problem: Problem) -> bool:
     return bool(even_plans(f, rows[np.isfinite(f.bounds[rows])]))
 
 
-def _relaxations(problem: Problem) -> Iterator[Remedy]:
+def _relaxations(problem: Problem, expired: Callable[[], bool]) -> Iterator[Remedy]:
     """Yield changes of the problem, one limit at a time."""
     job = problem.job
     for name in job.choices:
@@ -151,7 +172,7 @@ def _relaxations(problem: Problem) -> Iterator[Remedy]:
     if not job.allow_idle:
         yield "leave devices idle (--allow-idle)", lambda: replace(problem, job=replace(job, allow_idle=True))
     yield from _lighter_jobs(problem)
-    grown = _enough_nodes(problem)
+    grown = None if expired() else _enough_nodes(problem, expired)
     if grown is not None:
         yield (
             f"{grown.num_devices} devices instead of {problem.cluster.num_devices}",
@@ -177,9 +198,11 @@ def _lighter_jobs(problem: Problem) -> Iterator[Remedy]:
         )
 
 
-def _enough_nodes(problem: Problem) -> Cluster | None:
+def _enough_nodes(problem: Problem, expired: Callable[[], bool]) -> Cluster | None:
     """Return the smallest grown cluster of a few multiples on which the job fits."""
     for factor in GROWTH:
+        if expired():
+            return None
         grown = grow(problem.cluster, factor)
         changed = replace(problem, cluster=grown)
         if len(enumerate_meshes(changed)) and fits(changed):

@@ -90,7 +90,7 @@ def _estimate(problem: Problem, plan: Plan, got: Price) -> Estimate:
         hfu=executed / (step * peak),
         model_flops=own,
         hardware_flops=executed,
-        notes=problem.model.notes,
+        notes=problem.notes,
     )
     return _with_bill(problem, estimate)
 

@@ -43,6 +43,15 @@ class Problem:
         """The optimizer."""
         return find_optimizer(self.job.optimizer)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was assumed about the model, and a warning where sequences exceed its positions."""
+        limit, length = self.model.max_sequence_length, self.job.sequence_length
+        beyond = (
+            f"sequences of {length} tokens exceed the {limit} positions that {self.model.name} was made for"
+        )
+        return (*self.model.notes, *([beyond] if limit is not None and length > limit else []))
+
     @classmethod
     def load(
         cls,

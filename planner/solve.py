@@ -85,7 +85,7 @@ def solve_problem(
     state = search(f, expired, progress)
     found = break_ties(f, state)
     if found is None:
-        return _without_plan(f, state, started)
+        return _without_plan(f, state, started, expired)
     best = price_plan(problem, expand(f, found))
     bound = min(state.bound, best.step_time_s)
     status: Status = "OPTIMAL" if bound >= best.step_time_s * (1 - PROOF_GAP) else "FEASIBLE"
@@ -98,7 +98,7 @@ def solve_problem(
         alternatives=find_alternatives(f, best, alternatives, expired) if alternatives else (),
         binding=binding(f, best),
         record=_record(f, state),
-        notes=problem.model.notes,
+        notes=problem.notes,
         runtime_s=time.perf_counter() - started,
     )
 
@@ -112,7 +112,7 @@ def _check_call(time_limit_s: float | None, alternatives: int) -> None:
         raise MeshwrightError(f"alternatives: {alternatives!r} is not a whole number of at least 0")
 
 
-def _without_plan(f: Field, state: State, started: float) -> Result:
+def _without_plan(f: Field, state: State, started: float, expired: Callable[[], bool]) -> Result:
     """Return that nothing fits, or that the limit came before a plan."""
     status: Status = "INFEASIBLE" if state.proven else "UNKNOWN"
     least = float(np.min(f.bounds, initial=np.inf))
@@ -121,9 +121,9 @@ def _without_plan(f: Field, state: State, started: float) -> Result:
         objective_s=None,
         lower_bound_s=least if np.isfinite(least) and status == "UNKNOWN" else None,
         plan=None,
-        infeasibility=explain(f) if status == "INFEASIBLE" else None,
+        infeasibility=explain(f, expired) if status == "INFEASIBLE" else None,
         record=_record(f, state),
-        notes=f.problem.model.notes,
+        notes=f.problem.notes,
         runtime_s=time.perf_counter() - started,
     )
 

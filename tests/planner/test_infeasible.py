@@ -1,0 +1,82 @@
+"""Why nothing fits: the rule that binds, by how much, and remedies that were searched for."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import meshwright
+from meshwright.hardware.catalogue import load_cluster
+from meshwright.planner.infeasible import fits, grow, nearest_batches
+from meshwright.planner.problem import Problem
+from meshwright.planner.solve import solve_problem
+
+SMALL = {"global_batch_size": 8, "sequence_length": 512}
+
+
+def problem(model: str = "gpt2", cluster: str = "dgx-h100", **job: Any) -> Problem:
+    return Problem.load(model, cluster, SMALL | job)
+
+
+def why(asked: Problem) -> Any:
+    result = solve_problem(asked, alternatives=0)
+    assert result.status == "INFEASIBLE"
+    assert result.plan is None
+    assert result.lower_bound_s is None
+    return result.infeasibility
+
+
+def test_a_batch_that_no_data_degree_divides_names_the_nearest() -> None:
+    asked = problem(target="deepspeed", global_batch_size=12)
+    told = why(asked)
+    assert told.rule == "batch divisible"
+    assert nearest_batches(asked) == (8, 16)
+    assert "8, 16" in told.message
+    for batch in (8, 16):
+        assert fits(replace(asked, job=replace(asked.job, global_batch_size=batch)))
+    assert "another target than deepspeed" in told.remedies
+
+
+@pytest.mark.parametrize(
+    ("job", "rule", "told"),
+    [
+        ({"target": "deepspeed", "pins": {"tp": 2}}, "pin tp", "has no other"),
+        ({"pins": {"tp": 7}}, "pin tp", "possible here: 1, 2, 4"),
+        ({"pins": {"pp": 3}}, "pin pp", "possible here: 1, 2, 4, 8"),
+        ({"pins": {"dp": 5}}, "pin dp", "possible here"),
+        ({"pins": {"tp": 2, "pp": 8}}, "device count", "exactly 8 devices"),
+    ],
+)
+def test_a_pin_that_no_mesh_meets_is_named(job: dict[str, Any], rule: str, told: str) -> None:
+    found = why(problem(**job))
+    assert found.rule == rule
+    assert told in found.message
+    assert any("pin" in remedy for remedy in found.remedies)
+
+
+def test_what_memory_lacks_is_measured_and_its_remedies_work() -> None:
+    asked = problem("llama-3.1-8b", "rtx-4090-8", target="deepspeed", headroom=0.3)
+    found = why(asked)
+    assert found.rule == "memory"
+    closest = found.closest
+    assert found.missing_bytes == pytest.approx(max(closest.peak_bytes) - closest.usable_bytes)
+    assert found.missing_bytes > 0
+    assert "no memory headroom (risky)" in found.remedies
+    assert fits(replace(asked, job=replace(asked.job, headroom=0.0)))
+
+
+def test_a_clock_that_ran_out_tries_no_remedies() -> None:
+    result = solve_problem(problem("llama-3.1-70b", "dgx-h100:1", pins={"pp": 1}), time_limit_s=1e-9)
+    assert result.status in ("INFEASIBLE", "UNKNOWN")
+    assert result.infeasibility is None or result.infeasibility.remedies == ()
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-h100:2", "h100:2"])
+def test_a_grown_cluster_has_as_many_times_the_devices(name: str) -> None:
+    cluster = load_cluster(name)
+    assert grow(cluster, 4).num_devices == 4 * cluster.num_devices
+
+
+def test_sequences_beyond_the_positions_are_remarked() -> None:
+    told = meshwright.estimate("llama-2-7b", "dgx-h100", SMALL | {"sequence_length": 8192}, {"tp": 8})
+    assert any("exceed the 4096 positions" in note for note in told.notes)
