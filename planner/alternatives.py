@@ -15,7 +15,9 @@ from meshwright.planner.search import Effort, refine, solve_mesh
 
 EFFORT = Effort(tolerance=1e-3, mesh_limit=0.1)
 """Spent on one alternative."""
-ROWS = 24
+SPARE = 2
+"""Groups tried beyond the wanted ones: the order of bounds is not quite that of optima."""
+ROWS = 16
 """Meshes of best bound that one alternative is looked for among."""
 
 
@@ -28,7 +30,7 @@ def alternatives(
     """
     f = replace(f, bounds=f.bounds.copy(), refined=set(f.refined))
     found: list[tuple[Found, IntArray]] = []
-    for rows in _groups(f, (best.plan.tp, best.plan.pp, best.plan.dp))[: 2 * count]:
+    for rows in _groups(f, (best.plan.tp, best.plan.pp, best.plan.dp))[: count + SPARE]:
         steps = sorted(one.candidate.step_s for one, _ in found)
         if expired() or (len(steps) >= count and f.bounds[rows].min() >= steps[count - 1]):
             break
