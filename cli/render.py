@@ -48,7 +48,11 @@ def result_page(result: Result, cluster: Cluster, width: int) -> Group:
     if result.binding:
         parts.append(section("What binds", bullets(result.binding)))
     if result.alternatives:
-        parts.append(section("Alternatives, each mesh at its best", _alternatives(result.alternatives)))
+        parts.append(
+            section(
+                "Alternatives (≤ where the best of a mesh is not proven)", _alternatives(result.alternatives)
+            )
+        )
     parts.append(_notes([*result.notes, *(best.notes if best else ())]))
     return Group(*chain.from_iterable(parts))
 

@@ -136,8 +136,12 @@ def _target_rules(problem: Problem) -> tuple[Rule, ...]:
     t = problem.target
     allowed, piped = sorted(t.zero_stages), sorted(t.zero_stages & t.zero_stages_with_pipeline)
     return (
-        Rule("target tensor", f"{t.title} has no tensor parallelism", lambda m: (m.tp == 1) | t.tensor),
-        Rule("target pipeline", f"{t.title} has no pipeline", lambda m: (m.pp == 1) | t.pipeline),
+        Rule(
+            "target tensor",
+            f"{t.title}: no tensor parallelism in its files",
+            lambda m: (m.tp == 1) | t.tensor,
+        ),
+        Rule("target pipeline", f"{t.title}: no pipeline in its files", lambda m: (m.pp == 1) | t.pipeline),
         Rule(
             "target sequence parallelism",
             f"{t.title} has no sequence parallelism",

@@ -65,7 +65,7 @@ def test_result_says_what_was_found_and_proves_it() -> None:
     assert "the same input gives the same plan" in proof
     assert "16.00 GiB are left" in section(text, "What binds")
     assert "tp2 pp4 dp2 mb2 z1 11.000 s 10.0 % 60.00 a longer bubble" in section(
-        text, "Alternatives, each mesh at its best"
+        text, "Alternatives (≤ where the best of a mesh is not proven)"
     )
     notes = section(text, "Notes")
     assert notes == "• found fast • the price is of a made-up machine"
