@@ -13,6 +13,7 @@ SETTING = make_setting(cluster="dgx-h100:2")
 STAGES = make_strategies(dp=[4] * 4, zero_stage=[0, 1, 2, 3])
 TABLES = build_tables(SETTING, STAGES)
 GATHER_F, GATHER_B = FORWARD.index("parameter_gather"), BACKWARD.index("parameter_gather")
+REDUCE_B = BACKWARD.index("gradient_reduction")
 HOST = FORWARD.index("host")
 
 
@@ -26,7 +27,9 @@ def test_gradients_are_reduced_once_a_step_or_scattered_in_every_pass():
     assert TABLES.reduce_s[0].tolist() == collective("all_reduce", 4)
     assert TABLES.reduce_s[1].tolist() == collective("reduce_scatter", 4)
     assert not TABLES.reduce_s[2:].any()
-    assert np.all(TABLES.backward_parts[2:, ..., GATHER_B] > 0)
+    assert np.all(TABLES.backward_parts[2:, ..., REDUCE_B] > 0)
+    assert not TABLES.backward_parts[2, ..., GATHER_B].any()
+    assert np.all(TABLES.backward_parts[3, ..., GATHER_B] > 0)
 
 
 def test_updated_parameters_are_gathered_once_a_step_or_in_every_pass():
