@@ -14,7 +14,6 @@ import numpy as np
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.estimate import estimate_problem
-from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate
@@ -38,30 +37,29 @@ def runs() -> tuple[dict[str, Any], ...]:
     )
 
 
-def gpt(run: dict[str, Any]) -> ModelGraph:
-    """Return a run's model: learned positions, biases, dropout, tied head, as Megatron-LM trains a GPT."""
-    spec = DecoderSpec(
-        hidden=run["hidden"],
-        layers=run["layers"],
-        heads=run["heads"],
-        kv_heads=run["heads"],
-        head_dim=run["hidden"] // run["heads"],
-        ffn=4 * run["hidden"],
-        vocab=VOCAB,
+def gpt(hidden: int, layers: int, heads: int, vocab: int = VOCAB, length: int = LENGTH) -> DecoderSpec:
+    """Return a GPT as Megatron-LM trains it: learned positions, biases, dropout, tied head."""
+    return DecoderSpec(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        ffn=4 * hidden,
+        vocab=vocab,
         gated=False,
         norm_bias=True,
         qkv_bias=True,
         o_bias=True,
         mlp_bias=True,
         positions="learned",
-        position_rows=LENGTH,
+        position_rows=length,
         tied=True,
         attention_dropout=0.1,
         hidden_dropout=0.1,
         embedding_dropout=0.1,
-        max_sequence_length=LENGTH,
+        max_sequence_length=length,
     )
-    return decoder_graph(spec, run["model"])
 
 
 def price_run(run: dict[str, Any], **changes: Any) -> Estimate:
@@ -70,7 +68,8 @@ def price_run(run: dict[str, Any], **changes: Any) -> Estimate:
 
     devices = run["tp"] * run["pp"] * run["dp"]
     job = Job(run["global_batch_size"], LENGTH, precision="fp16", profile=PROFILE)
-    problem = Problem(gpt(run), load_cluster(f"dgx-a100:{devices // 8}"), job)
+    graph = decoder_graph(gpt(run["hidden"], run["layers"], run["heads"]), run["model"])
+    problem = Problem(graph, load_cluster(f"dgx-a100:{devices // 8}"), job)
     strategy = {k: run[k] for k in STRATEGY} | {"zero_stage": 0} | changes
     strategy["sequence_parallel"] = bool(strategy["sequence_parallel"])
     return estimate_problem(problem, make_plan(problem, **strategy))

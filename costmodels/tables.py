@@ -153,6 +153,48 @@ def _tied_parameters(kind: LayerKind, shape: Shape) -> Num:
     return sum(copies, start=np.zeros(np.shape(shape.tp)))
 
 
+class _Passes(NamedTuple):
+    """What every pass waits for beside its own work: fields (B, K), those of the backward pass (B, K, M)."""
+
+    forward_gather: FloatArray
+    forward_idle: FloatArray
+    backward_gather: FloatArray
+    backward_reduce: FloatArray
+    backward_idle: FloatArray
+    hidden_gather: FloatArray
+    hidden_reduce: FloatArray
+
+
+def _every_pass(setting: Setting, cost: LayerCost, gather: FloatArray, scatter: FloatArray) -> _Passes:
+    """Return the host's gaps, and what ZeRO's traffic of every pass adds beside compute and gaps.
+
+    The backward pass overlaps with gathering and scattering together; what stays exposed is told apart by
+    their shares.
+    """
+    profile = setting.profile
+    forward_own = cost.forward_s + cost.tensor_forward_s
+    backward_own = (cost.backward_s + cost.tensor_backward_s)[..., None] + cost.recompute_s
+    backward_own = backward_own + cost.tensor_recompute_s
+    host = profile.layer_host_s * np.array([kind.role == "block" for kind in setting.kinds])
+    forward_idle = np.maximum(0.0, host - forward_own)
+    backward_idle = np.maximum(0.0, host[:, None] - backward_own)
+    share, lost = profile.overlap_parameters, profile.overlap_cost
+    forward_gather = exposed_time(gather, share * (forward_own + forward_idle), lost)
+    both = gather + scatter
+    late = exposed_time(both[..., None], share * (backward_own + backward_idle), lost)
+    reducing = np.divide(scatter, both, out=np.zeros_like(both), where=scatter > 0)
+    hidden = (both[..., None] - late)[..., 0]
+    return _Passes(
+        forward_gather=forward_gather,
+        forward_idle=forward_idle,
+        backward_gather=late * (1 - reducing)[..., None],
+        backward_reduce=late * reducing[..., None],
+        backward_idle=backward_idle,
+        hidden_gather=gather - forward_gather + hidden * (1 - reducing),
+        hidden_reduce=hidden * reducing,
+    )
+
+
 def build_tables(setting: Setting, s: Strategies) -> Tables:
     """Return the tables of a batch of strategies; one call prices one or a million."""
     cost, where, shape, profile = (
@@ -168,20 +210,7 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
 
     gather = collective_time("all_gather", element * parameters, data)
     scatter = collective_time("reduce_scatter", gradient * parameters, data)
-    every_pass = gather * (stage == 3)
-    forward_own = cost.forward_s + cost.tensor_forward_s
-    backward_own = (cost.backward_s + cost.tensor_backward_s)[..., None] + cost.recompute_s
-    backward_own = backward_own + cost.tensor_recompute_s
-    backward_comm = (every_pass + scatter * (stage >= 2))[..., None]
-    host = profile.layer_host_s * np.array([kind.role == "block" for kind in setting.kinds])
-    forward_idle = np.maximum(0.0, host - forward_own)
-    backward_idle = np.maximum(0.0, host[:, None] - backward_own)
-    share, lost = profile.overlap_parameters, profile.overlap_cost
-    forward_gather = exposed_time(every_pass, share * (forward_own + forward_idle), lost)
-    backward_late = exposed_time(backward_comm, share * (backward_own + backward_idle), lost)
-    scattered = scatter * (stage >= 2)
-    reducing = np.divide(scattered, backward_comm[..., 0], out=np.zeros_like(scattered), where=scattered > 0)
-    backward_hidden = (backward_comm - backward_late)[..., 0]
+    passes = _every_pass(setting, cost, gather * (stage == 3), scatter * (stage >= 2))
     modes = cost.recompute_s.shape
     reduce = collective_time("all_reduce", gradient * parameters, data) * (stage == 0) + scatter * (
         stage == 1
@@ -195,28 +224,30 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
         stage >= 2
     )
     return Tables(
-        forward_parts=_parts(cost.forward_s, cost.tensor_forward_s, forward_gather, forward_idle),
+        forward_parts=_parts(
+            cost.forward_s, cost.tensor_forward_s, passes.forward_gather, passes.forward_idle
+        ),
         backward_parts=_parts(
             np.broadcast_to(cost.backward_s[..., None], modes),
             cost.recompute_s,
             cost.tensor_backward_s[..., None] + cost.tensor_recompute_s,
-            backward_late * (1 - reducing)[..., None],
-            backward_late * reducing[..., None],
-            backward_idle,
+            passes.backward_gather,
+            passes.backward_reduce,
+            passes.backward_idle,
         ),
         reduce_s=reduce + _tied_reduce(setting, s, tied, where.pipeline),
         gather_s=gather * ((stage == 1) | (stage == 2)),
         optimizer_s=touched / (rates.memory_bytes_per_s * profile.optimizer_fraction),
         hidden_tensor_s=cost.tensor_hidden_s,
-        hidden_gather_s=every_pass - forward_gather + backward_hidden * (1 - reducing),
-        hidden_reduce_s=backward_hidden * reducing,
+        hidden_gather_s=passes.hidden_gather,
+        hidden_reduce_s=passes.hidden_reduce,
         parameters=parameters,
         states=states,
         saved_bytes=cost.saved_bytes,
         working_bytes=cost.working_bytes,
         unit_bytes=unit,
         transfer_s=transfer,
-        pass_s=lost * transfer,
+        pass_s=profile.overlap_cost * transfer,
         flops=(cost.forward_flops + cost.backward_flops)[..., None] + cost.recompute_flops,
     )
 

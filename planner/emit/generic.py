@@ -27,16 +27,6 @@ def script(problem: Problem, plan: Plan) -> list[str]:
     ]
 
 
-def start(hosts: int) -> list[str]:
-    """Return how to start."""
-    if hosts == 1:
-        return ["`./launch.sh`"]
-    return [
-        "On every host `NODE_RANK=<0, 1, ...> MASTER_ADDR=<first host> ./launch.sh`, or",
-        "under Slurm `sbatch job.sbatch` from this folder.",
-    ]
-
-
 EMITTER: Final = Emitter(
     target="any",
     level="syntax",
@@ -44,6 +34,6 @@ EMITTER: Final = Emitter(
     emit=emit,
     limits=lambda problem, plan: [],
     about={"launch.sh": "starts one host's share with torchrun", "job.sbatch": "a Slurm job"},
-    start=start,
+    start=launch.start,
     script=script,
 )

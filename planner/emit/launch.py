@@ -162,3 +162,13 @@ def _head(hosts: Hosts, script: str, title: str) -> str:
 
 def _node_head(hosts: Hosts, plan: Plan, script: str, title: str) -> str:
     return _head(hosts, script, title) + EXPORTS.format(tp=plan.tp, pp=plan.pp, dp=plan.dp)
+
+
+def start(hosts: int) -> list[str]:
+    """Return how to start ``launch.sh`` and ``job.sbatch``, for the README beside them."""
+    if hosts == 1:
+        return ["`./launch.sh`"]
+    return [
+        "On every host `NODE_RANK=<0, 1, ...> MASTER_ADDR=<first host> ./launch.sh`, or",
+        "under Slurm `sbatch job.sbatch` from this folder.",
+    ]

@@ -19,31 +19,6 @@ from meshwright.planner.decoder import DecoderSpec
 SMALL = DecoderSpec(hidden=256, layers=6, heads=8, kv_heads=4, head_dim=32, ffn=512, vocab=1000)
 
 
-def gpt(hidden: int, layers: int, heads: int, vocab: int = 51200, length: int = 2048) -> DecoderSpec:
-    """Return a GPT as Megatron-LM trains it: learned positions, biases, dropout, tied head."""
-    return DecoderSpec(
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=4 * hidden,
-        vocab=vocab,
-        gated=False,
-        norm_bias=True,
-        qkv_bias=True,
-        o_bias=True,
-        mlp_bias=True,
-        positions="learned",
-        position_rows=length,
-        tied=True,
-        attention_dropout=0.1,
-        hidden_dropout=0.1,
-        embedding_dropout=0.1,
-        max_sequence_length=length,
-    )
-
-
 def make_setting(
     spec: DecoderSpec = SMALL,
     cluster: Cluster | str = "dgx-h100:1",

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.published import gpt
 from meshwright.costmodels.step import Price, price
 from meshwright.costmodels.strategy import Strategies
 from meshwright.costmodels.tables import Tables, build_tables
-from tests.costmodels.cases import SMALL, even_counts, gpt, make_setting, make_strategies
+from tests.costmodels.cases import SMALL, even_counts, make_setting, make_strategies
 from tests.strategies import cost_settings, degrees
 
 some = settings(max_examples=25)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.published import gpt
 from meshwright.costmodels.layer import input_bytes
 from meshwright.costmodels.memory import state_bytes
 from meshwright.costmodels.pipeline import simulate
@@ -14,7 +15,6 @@ from meshwright.planner.importers import load_model
 from meshwright.planner.job import Job
 from meshwright.planner.pricing import model_flops
 from meshwright.planner.problem import Problem
-from tests.costmodels.cases import gpt
 from tests.validation.published import LENGTH, VOCAB, name, price_run, runs
 
 ADAM = find_optimizer("adamw")

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.published import gpt
 from meshwright.costmodels.layer import MODES, adapt, price_layer, saved_bytes
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_precision
@@ -18,7 +19,6 @@ from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import group_span
 from meshwright.hardware.units import bytes_to_gib
 from meshwright.planner.blocks import block_kind
-from tests.costmodels.cases import gpt
 from tests.validation.published import LENGTH, VOCAB, name, price_run, runs
 
 UNFUSED = replace(find_profile("megatron-core"), flash_attention=False)
