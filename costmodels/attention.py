@@ -1,6 +1,7 @@
 """The attention core: flash or unfused, causal, windowed or full, split by heads."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,9 @@ class Attention:
     flash: bool = True
     dropout: bool = False
     light: bool = False
+    trained: ClassVar[bool] = True
+    expert: ClassVar[bool] = False
+    stored_bytes: ClassVar[float | None] = None
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -11,13 +11,14 @@ little time and free much memory (arXiv 2205.05198, section 5; Megatron ``--reco
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.work import Shape, Traffic, Work
 from meshwright.hardware.errors import MeshwrightError
 
 Region = Literal["sequence", "tensor"]
+Axis = Literal["tensor", "expert", "expert_tensor", "ulysses"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Part:
         The word for a unit in messages: "attention heads", "key/value heads", "ffn columns" ...
     padded
         Whether units are padded up to a multiple of ``tp`` x ``vocab_multiple`` (the vocabulary).
+    axis
+        The degree that splits it.
     """
 
     features: Num
@@ -43,6 +46,7 @@ class Part:
     what: str
     replicable: bool = False
     padded: bool = False
+    axis: Axis = "tensor"
 
     def local(self, tp: Num, multiple: Num = 1) -> Num:
         """Return the features that one of ``tp`` ranks holds; ``multiple`` pads a padded part."""
@@ -70,6 +74,21 @@ class Operator(Protocol):
         """What tensor parallelism splits, for the rules of legality."""
         ...
 
+    @property
+    def trained(self) -> bool:
+        """Whether its weights are trained (frozen ones have no gradient and no optimizer state)."""
+        ...
+
+    @property
+    def expert(self) -> bool:
+        """Whether its weights belong to experts: split by ``ep`` and ``etp``, not by ``tp``."""
+        ...
+
+    @property
+    def stored_bytes(self) -> float | None:
+        """Bytes in which a frozen weight is stored; None: the recipe's element."""
+        ...
+
     def parameters(self) -> int:
         """Return its parameters in the whole model, exactly (zero for a tied copy)."""
         ...
@@ -95,9 +114,34 @@ class Operator(Protocol):
         ...
 
 
-def gemm_work(m: Num, n: Num, k: Num, element_bytes: Num) -> Work:
-    """Return the work of an (m x k)(k x n) product: 2mnk FLOPs, each matrix read or written once."""
-    return Work("gemm", 2.0 * m * n * k, element_bytes * (1.0 * m * k + 1.0 * k * n + 1.0 * m * n), m, n, k)
+def gemm_work(
+    m: Num,
+    n: Num,
+    k: Num,
+    element_bytes: Num,
+    *,
+    groups: Num = 1,
+    operand_bytes: Num | None = None,
+    low_precision: bool = False,
+    weight_gradient: bool = False,
+) -> Work:
+    """Return the work of ``groups`` (m x k)(k x n) products: 2mnk FLOPs, each matrix read or written once.
+
+    Operands of a low-precision product are read at ``operand_bytes``.
+    """
+    read = element_bytes if operand_bytes is None or not low_precision else operand_bytes
+    moved = read * (1.0 * m * k + 1.0 * k * n) + element_bytes * (1.0 * m * n)
+    return Work(
+        "gemm",
+        groups * (2.0 * m * n * k),
+        groups * moved,
+        m,
+        n,
+        k,
+        groups=groups,
+        low_precision=low_precision,
+        weight_gradient=weight_gradient,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +151,10 @@ class Gemm:
     ``outputs`` may hold several parts (fused QKV, gate and up): one kernel computes them all.
     ``saves_output`` keeps the output for the next operator's backward pass. ``tied`` weights belong to
     another layer and count no parameters of the model, but occupy memory where a pipeline separates them.
-    The backward pass is two products of the same size, for the input's and the weight's gradient.
+    The backward pass is two products of the same size, for the input's and the weight's gradient; a frozen
+    weight has only the first. ``low_precision`` products run in the recipe's 8- or 4-bit type where it has
+    one. ``on`` the ``context`` it multiplies the other sequence's tokens (keys of cross attention).
+    A quantised frozen weight (``stored_bytes``) is expanded before each product.
     """
 
     name: str
@@ -118,6 +165,11 @@ class Gemm:
     saves_output: bool = False
     tied: bool = False
     light: bool = False
+    trained: bool = True
+    expert: ClassVar[bool] = False
+    stored_bytes: float | None = None
+    low_precision: bool = False
+    on: Literal["own", "context"] = "own"
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -143,16 +195,41 @@ class Gemm:
         n, k = self.local_dims(shape)
         return n * k + self.bias * n
 
+    def rows(self, shape: Shape) -> Num:
+        """Return the tokens that it multiplies."""
+        return shape.tokens if self.on == "own" else shape.context_tokens
+
+    def _product(self, shape: Shape, m: Num, n: Num, k: Num, *, weight_gradient: bool = False) -> Work:
+        return gemm_work(
+            m,
+            n,
+            k,
+            shape.element_bytes,
+            operand_bytes=shape.product_bytes,
+            low_precision=self.low_precision,
+            weight_gradient=weight_gradient,
+        )
+
+    def _expansion(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the expansion of a quantised weight: read packed, written at the recipe's width."""
+        if self.stored_bytes is None:
+            return ()
+        n, k = self.local_dims(shape)
+        return (Work("memory", 0.0, n * k * (self.stored_bytes + shape.element_bytes)),)
+
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return one product of (tokens x inputs) by (inputs x outputs)."""
         n, k = self.local_dims(shape)
-        return (gemm_work(shape.tokens, n, k, shape.element_bytes),)
+        return *self._expansion(shape), self._product(shape, self.rows(shape), n, k)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the products for the input's gradient and for the weight's gradient."""
         n, k = self.local_dims(shape)
-        q = shape.element_bytes
-        return gemm_work(shape.tokens, k, n, q), gemm_work(k, n, shape.tokens, q)
+        rows = self.rows(shape)
+        inward = (*self._expansion(shape), self._product(shape, rows, k, n))
+        if not self.trained:
+            return inward
+        return *inward, self._product(shape, k, n, rows, weight_gradient=True)
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
         """Return none: :class:`Boundary` carries a layer's collectives."""
@@ -161,7 +238,7 @@ class Gemm:
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes of the output if it is kept."""
         n, _ = self.local_dims(shape)
-        return self.saves_output * shape.tokens * n * shape.element_bytes
+        return self.saves_output * self.rows(shape) * n * shape.element_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +249,8 @@ class Pointwise:
     ``backward_ratio`` times as much (gradient in, saved input, gradient out). ``saves`` features of its
     output (or of what it needs itself) are kept, ``mask_features`` more at one byte each (dropout).
     In the ``sequence`` region the tokens are split by sequence parallelism and the parameters whole on each
-    rank; in the ``tensor`` region the features are split in ``units``.
+    rank; in the ``tensor`` region the features are split in ``units``. What it ``feeds_product`` alone is
+    kept in that product's (8-bit) type.
     """
 
     name: str
@@ -185,6 +263,10 @@ class Pointwise:
     units: Num = 1
     backward_ratio: float = 1.5
     light: bool = False
+    trained: bool = True
+    expert: ClassVar[bool] = False
+    stored_bytes: ClassVar[float | None] = None
+    feeds_product: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -223,7 +305,8 @@ class Pointwise:
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes kept on one rank."""
-        per_token = self.saves * shape.element_bytes + self.mask_features
+        width = shape.product_bytes if self.feeds_product else shape.element_bytes
+        per_token = self.saves * width + self.mask_features
         return shape.tokens * per_token * self._share(shape)
 
 
@@ -240,6 +323,9 @@ class Boundary:
     direction: Literal["enter", "exit"]
     features: Num
     light: bool = False
+    trained: ClassVar[bool] = True
+    expert: ClassVar[bool] = False
+    stored_bytes: ClassVar[float | None] = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -269,7 +355,7 @@ class Boundary:
         gather, scatter = Traffic("all_gather", split), Traffic("reduce_scatter", split)
         reduce = Traffic("all_reduce", joined)
         if self.direction == "enter":
-            return (gather,), (scatter, reduce, Traffic("all_gather", split, hidden_behind_gemm=True))
+            return (gather,), (scatter, reduce, Traffic("all_gather", split, "gemm"))
         return (scatter, reduce), (gather,)
 
     def saved_bytes(self, shape: Shape) -> Num:
@@ -291,6 +377,11 @@ class LayerKind:
         In the order of the forward pass; their names differ.
     hidden
         Features per token of what it hands to the next layer (a stage boundary carries this).
+    stream
+        Which of the model's token streams it works on (:class:`~meshwright.planner.graph.Stream`).
+    carries
+        Features per token of the *context* stream that a boundary behind it hands on as well (a decoder
+        stage passes the encoder's output to the next).
 
     Raises
     ------
@@ -302,6 +393,8 @@ class LayerKind:
     role: Literal["embedding", "block", "head"]
     operators: tuple[Operator, ...]
     hidden: Num
+    stream: str = "text"
+    carries: Num = 0
 
     def __post_init__(self) -> None:
         names = [op.name for op in self.operators]

@@ -1,7 +1,7 @@
 """Strategies to be priced, and the setting that they share."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -11,6 +11,17 @@ from meshwright.costmodels.precision import Optimizer, Precision
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.roofline import DeviceRates
 from meshwright.hardware.spec import Cluster
+
+OFFLOADS = ("none", "optimizer", "parameters")
+"""What lives in host memory: nothing, optimizer states (with master weights), or the weights as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens of one stream: a sample has ``sequences`` sequences of ``sequence_length`` tokens in it."""
+
+    sequence_length: float
+    sequences: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -22,9 +33,15 @@ class Setting:
     kinds
         The model's layer kinds, adapted to the stack.
     sequence_length
-        Tokens in a sequence.
+        Tokens in a sequence of the main stream (``text``).
     vocab_multiple
         Padding of each rank's share of the vocabulary.
+    streams
+        Lengths of the model's other streams (vision tower, encoder), by name.
+    context
+        The stream that cross attention reads, None without one.
+    expert_load
+        Rows of the busiest expert rank over the mean, at least 1 (or the capacity factor).
     """
 
     kinds: tuple[LayerKind, ...]
@@ -35,6 +52,9 @@ class Setting:
     optimizer: Optimizer
     profile: Profile
     vocab_multiple: int = 1
+    streams: Mapping[str, Lengths] = field(default_factory=dict)
+    context: str | None = None
+    expert_load: float = 1.0
 
     @property
     def gradient_bytes(self) -> float:
@@ -42,25 +62,56 @@ class Setting:
         own = self.precision.gradient_bytes
         return float(self.profile.gradient_bytes if own is None else own)
 
+    def lengths(self, stream: str) -> Lengths:
+        """Return the lengths of a stream; those of the main one by default."""
+        return self.streams.get(stream, Lengths(self.sequence_length))
+
 
 @dataclass(frozen=True)
 class Strategies:
     """A batch of strategies: integer arrays of shape (B,), and the schedule's name of each.
 
-    ``data_stride`` and ``pipeline_stride`` are the distances, in devices, between neighbours of a data and
-    of a pipeline group: they say how the mesh is laid on the topology (tensor groups have stride 1).
+    Attributes
+    ----------
+    tp, cp, pp, dp
+        Degrees of the dense mesh; ``dp`` = ``dp_replicate`` x ranks that ZeRO shards over.
+    ep, etp
+        Degrees of the expert mesh, folded over the same ``tp x cp x dp`` ranks.
+    dp_replicate
+        Copies of the sharded states (hybrid sharding).
+    hpz
+        Ranks of a data group that keep a secondary copy of the 16-bit weights together (ZeRO++, 1: none).
+    ulysses, ring
+        See :class:`~meshwright.costmodels.work.Shape`.
+    offload
+        Index into :data:`OFFLOADS`.
+    context_stride, data_stride, pipeline_stride
+        Distances, in devices, between neighbours of a group: how the mesh is laid on the topology (tensor
+        groups have stride 1).
+    inner
+        Ranks of the ``tp``, ``cp`` and ``dp`` dimensions that are laid inside the pipeline dimension.
     """
 
     tp: IntArray
     pp: IntArray
     dp: IntArray
+    cp: IntArray
+    ep: IntArray
+    etp: IntArray
+    dp_replicate: IntArray
+    hpz: IntArray
     vpp: IntArray
     zero_stage: IntArray
     micro_batch_size: IntArray
     num_microbatches: IntArray
     sequence_parallel: IntArray
+    ulysses: IntArray
+    ring: IntArray
+    offload: IntArray
+    context_stride: IntArray
     data_stride: IntArray
     pipeline_stride: IntArray
+    inner: IntArray
     schedule: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -77,3 +128,23 @@ class Strategies:
     def chunks(self) -> IntArray:
         """Chunks of the pipeline, shape (B,)."""
         return self.pp * self.vpp
+
+    @property
+    def dp_shard(self) -> IntArray:
+        """Ranks of the data dimension that ZeRO shards over, shape (B,)."""
+        return self.dp // self.dp_replicate
+
+    @property
+    def shards(self) -> IntArray:
+        """Shards of a dense state: over data and context ranks, shape (B,)."""
+        return self.dp_shard * self.cp
+
+    @property
+    def expert_shards(self) -> IntArray:
+        """Shards of an expert state: over the ranks that hold the same expert, shape (B,)."""
+        return np.maximum(self.tp * self.cp * self.dp_shard // (self.ep * self.etp), 1)
+
+    @property
+    def devices(self) -> IntArray:
+        """Devices in use, shape (B,)."""
+        return self.tp * self.cp * self.dp * self.pp

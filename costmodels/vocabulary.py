@@ -1,6 +1,7 @@
 """What is as wide as the vocabulary: the embedding and the cross entropy over the logits."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.operators import Part
@@ -19,6 +20,9 @@ class Embedding:
     hidden: Num
     extra_rows: int = 0
     light: bool = False
+    trained: bool = True
+    expert: ClassVar[bool] = False
+    stored_bytes: ClassVar[float | None] = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -89,6 +93,9 @@ class CrossEntropy:
     vocab: Part
     kernel: LossKernel
     light: bool = False
+    trained: ClassVar[bool] = True
+    expert: ClassVar[bool] = False
+    stored_bytes: ClassVar[float | None] = None
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -6,7 +6,13 @@ from typing import Literal
 from meshwright.costmodels.arrays import Num
 
 KernelClass = Literal["gemm", "attention", "memory"]
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
+Collective = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "dispatch"
+]
+Group = Literal["tensor", "ulysses", "ring", "expert", "expert_tensor"]
+"""Groups of ranks that an operator talks over; ``ulysses`` x ``ring`` make up the context group."""
+Window = Literal["none", "gemm", "self"]
+"""What a collective hides behind: nothing, the product beside it, or its own operator's work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,22 @@ class Shape:
         Bytes of an activation element (2 for bf16 and fp16, 4 for fp32).
     vocab_multiple
         Each rank's share of the vocabulary is padded to a multiple of this (Megatron: 128).
+    cp
+        Context-parallel degree: every sequence is cut into so many equal parts.
+    ulysses
+        Of these, ranks that exchange heads for tokens around the attention core (all-to-all,
+        arXiv 2309.14509); the other ``cp / ulysses`` exchange keys and values.
+    ring
+        Whether keys and values travel round a ring beside the core (1) or are gathered before it (0).
+    ep, etp
+        Expert-parallel and expert-tensor-parallel degree.
+    expert_load
+        Rows of the busiest expert rank over the mean (imbalance), or the capacity factor where rows are
+        padded to a capacity.
+    context_length
+        Tokens of the other sequence that cross attention reads.
+    quantised_bytes
+        Bytes of a tensor element that feeds an 8-bit product; None: ``element_bytes``.
     """
 
     sequences: Num
@@ -35,11 +57,29 @@ class Shape:
     sequence_parallel: Num
     element_bytes: Num = 2
     vocab_multiple: Num = 1
+    cp: Num = 1
+    ulysses: Num = 1
+    ring: Num = 1
+    ep: Num = 1
+    etp: Num = 1
+    expert_load: Num = 1.0
+    context_length: Num = 0
+    quantised_bytes: Num | None = None
 
     @property
     def tokens(self) -> Num:
         """Tokens that the tensor-parallel region of a rank sees."""
-        return self.sequences * self.sequence_length
+        return self.sequences * self.sequence_length / self.cp
+
+    @property
+    def context_tokens(self) -> Num:
+        """Tokens of the other sequence (cross attention) that a rank sees."""
+        return self.sequences * self.context_length / self.cp
+
+    @property
+    def product_bytes(self) -> Num:
+        """Bytes of an element that only a low-precision product reads."""
+        return self.element_bytes if self.quantised_bytes is None else self.quantised_bytes
 
     @property
     def sequence_split(self) -> Num:
@@ -52,7 +92,9 @@ class Work:
     """One group of kernels: FLOPs and bytes to and from device memory.
 
     ``m``, ``n``, ``k`` are the shape of a GEMM (rows, columns, inner); zero for other kernels.
-    ``kernels`` counts launches.
+    ``groups`` products of that shape run as one kernel (grouped GEMM). ``kernels`` counts launches.
+    ``low_precision`` products run in the recipe's 8- or 4-bit type. ``weight_gradient`` work can wait
+    (zero-bubble schedules).
     """
 
     kernel: KernelClass
@@ -62,12 +104,22 @@ class Work:
     n: Num = 0
     k: Num = 0
     kernels: Num = 1
+    groups: Num = 1
+    low_precision: bool = False
+    weight_gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One collective over the tensor-parallel group; ``bytes`` is the whole (unsharded) tensor."""
+    """One collective over a group; ``bytes`` as :mod:`meshwright.costmodels.collectives` counts them.
+
+    ``copies`` and ``node_limit`` belong to ``dispatch``: each token goes to ``copies`` experts, on at most
+    ``node_limit`` nodes.
+    """
 
     collective: Collective
     bytes: Num
-    hidden_behind_gemm: bool = False
+    hidden_behind: Window = "none"
+    group: Group = "tensor"
+    copies: Num = 1
+    node_limit: int | None = None

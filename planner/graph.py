@@ -7,15 +7,42 @@ Layers are numbered in topological order; a pipeline cuts this order. Layers of 
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
+from meshwright.costmodels.moe import ExpertGemm
 from meshwright.costmodels.operators import Gemm, LayerKind, Part
 
 if TYPE_CHECKING:
     import networkx as nx
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """How many tokens of a sample some layers see, told from the job's lengths.
+
+    Attributes
+    ----------
+    name
+        What :attr:`~meshwright.costmodels.operators.LayerKind.stream` refers to; ``text`` is the main one.
+    source
+        Which length of the job it follows: ``sequence`` (text and image tokens together where the model
+        reads images), ``target`` (the decoder of an encoder-decoder) or ``image``.
+    ratio
+        Tokens of the stream for each token of the source (4 patches merge into one image token).
+    block
+        Tokens of the source that make one sequence of their own (an image); None: all make one sequence.
+    extra
+        Tokens added to each sequence (a class token).
+    """
+
+    name: str
+    source: Literal["sequence", "target", "image"]
+    ratio: float = 1.0
+    block: int | None = None
+    extra: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,6 +69,12 @@ class ModelGraph:
         The ``model_type`` it was read as.
     notes
         What was assumed while reading it; shown to the user.
+    streams
+        Token streams other than plain text; empty for a decoder.
+    context
+        The stream that cross attention reads, None without one.
+    mtp_parameters
+        Parameters of multi-token-prediction layers that the file names and the framework's class leaves out.
     """
 
     name: str
@@ -55,6 +88,9 @@ class ModelGraph:
     max_sequence_length: int | None = None
     block_class: str | None = None
     notes: tuple[str, ...] = ()
+    streams: tuple[Stream, ...] = ()
+    context: str | None = None
+    mtp_parameters: int = 0
     attributes: dict[str, int | float | str | bool | None] = field(default_factory=dict, compare=False)
 
     @property
@@ -84,6 +120,16 @@ class ModelGraph:
     def parameters(self) -> int:
         """All parameters, tied ones counted once."""
         return sum(self.kinds[k].parameters() for k in self.layer_kinds)
+
+    @cached_property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes through: of the routed experts only those that it visits."""
+        return self.parameters - sum(
+            op.parameters() * (op.experts - op.topk) // op.experts
+            for k in self.layer_kinds
+            for op in self.kinds[k].operators
+            if isinstance(op, ExpertGemm)
+        )
 
     @cached_property
     def tied_head_parameters(self) -> int:

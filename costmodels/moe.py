@@ -1,0 +1,309 @@
+"""Mixtures of experts: router, exchange of tokens, grouped products, all on one rank.
+
+The expert mesh is folded independently of the dense one (Megatron-Core's parallel folding): the same
+``tp x cp x dp`` ranks of a stage are ``etp x ep x edp``. A rank starts from its own tokens, those of the
+sequence region (split over ``tp``). Each goes to ``topk`` experts: the exchange (``dispatch``) sends it over
+the expert group and, with ``etp``, gathers it over the expert-tensor group. The rank then multiplies
+``tokens x topk x etp`` rows, dealt to its ``experts / ep`` experts, by a share of ``1 / etp`` of their
+columns; ``expert_load`` stretches the rows to those of the busiest rank (dropless imbalance, or a capacity
+factor with padding).
+
+Left out: dropped tokens, the auxiliary loss's own kernels, and rows padded to a GEMM tile (the roofline's
+tiles count them).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from meshwright.costmodels.arrays import Num
+from meshwright.costmodels.operators import Part, gemm_work
+from meshwright.costmodels.work import Shape, Traffic, Work
+
+
+def own_tokens(shape: Shape) -> Num:
+    """Return the tokens that a rank brings to the experts."""
+    return shape.tokens / shape.sequence_split
+
+
+def expert_rows(shape: Shape, topk: Num) -> Num:
+    """Return the rows that the experts of one rank multiply."""
+    return own_tokens(shape) * topk * shape.etp * shape.expert_load
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """The product that scores experts, with softmax (or sigmoid) and top-k.
+
+    Works on the sequence region, whole on each rank. ``bias`` counts one learned or corrected score per
+    expert (a buffer counts none); ``extra`` further parameters. Scores are kept in fp32.
+    """
+
+    name: str
+    hidden: int
+    experts: int
+    topk: int
+    bias: bool = False
+    extra: int = 0
+    light: bool = False
+    trained: bool = True
+    expert: ClassVar[bool] = False
+    stored_bytes: ClassVar[float | None] = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return none."""
+        return ()
+
+    def parameters(self) -> int:
+        """Return one row of weights an expert, and the biases."""
+        return self.experts * (self.hidden + self.bias) + self.extra
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return all of them: the router is replicated."""
+        return self.parameters()
+
+    def _scores(self, shape: Shape) -> Work:
+        """Return softmax, top-k and the counting of rows: some six passes over fp32 scores."""
+        return Work("memory", 0.0, 24.0 * own_tokens(shape) * self.experts, kernels=4)
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the product and the selection."""
+        product = gemm_work(own_tokens(shape), self.experts, self.hidden, shape.element_bytes)
+        return product, self._scores(shape)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the products for the gradients of input and weight, and the selection's."""
+        t, q = own_tokens(shape), shape.element_bytes
+        inward = gemm_work(t, self.hidden, self.experts, q), self._scores(shape)
+        if not self.trained:
+            return inward
+        return *inward, gemm_work(self.hidden, self.experts, t, q, weight_gradient=True)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return none."""
+        return (), ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return fp32 scores, and weight and index (8 bytes) of each choice."""
+        return own_tokens(shape) * (4.0 * self.experts + 12.0 * self.topk)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Tokens on their way to the experts (``dispatch``) or back (``combine``).
+
+    Rows are permuted by expert (read and written once) and sent over the expert group; with ``etp`` they are
+    gathered over the expert-tensor group, and reduced there on the way back. ``node_limit`` is the number of
+    nodes that the router lets a token visit (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). The dispatched
+    rows are kept: the first expert product needs them. ``weights`` scale the rows on the way back.
+    """
+
+    name: str
+    direction: Literal["dispatch", "combine"]
+    hidden: int
+    topk: int
+    node_limit: int | None = None
+    light: bool = False
+    trained: ClassVar[bool] = True
+    expert: ClassVar[bool] = False
+    stored_bytes: ClassVar[float | None] = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return none."""
+        return ()
+
+    def parameters(self) -> int:
+        """Return zero."""
+        return 0
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return zero."""
+        return 0
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the permutation: every row read and written on this rank, and at the other end."""
+        rows = own_tokens(shape) * self.topk * (1.0 + shape.etp * shape.expert_load)
+        return (Work("memory", 0.0, 2.0 * rows * self.hidden * shape.element_bytes, kernels=2),)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the same the other way round."""
+        return self.forward(shape)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return the exchange over experts and the gather (reduction) over ``etp``."""
+        outward = self.direction == "dispatch"
+        return self._way(shape, outward), self._way(shape, not outward)
+
+    def _way(self, shape: Shape, outward: bool) -> tuple[Traffic, ...]:
+        once = own_tokens(shape) * self.hidden
+        width = shape.product_bytes if outward else shape.element_bytes
+        sent = once * width * (shape.ep > 1)
+        whole = once * shape.element_bytes * self.topk * shape.etp * (shape.etp > 1)
+        return (
+            Traffic("dispatch", sent, group="expert", copies=self.topk, node_limit=self.node_limit),
+            Traffic("all_gather" if outward else "reduce_scatter", whole, group="expert_tensor"),
+        )
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return the dispatched rows; on the way back what the weighting needs: the experts' own rows."""
+        width = shape.product_bytes if self.direction == "dispatch" else shape.element_bytes
+        kept = self.direction == "dispatch"
+        return kept * expert_rows(shape, self.topk) * self.hidden * width
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertGemm:
+    """The products of all experts on a rank, one grouped kernel (``groups`` = local experts).
+
+    Attributes
+    ----------
+    inputs, outputs
+        Widths of one expert; those of the expert's inner dimension carry ``axis="expert_tensor"``.
+    shard
+        ``column`` splits the outputs over ``etp``, ``row`` the inputs.
+    experts
+        Routed experts of the layer, split over ``ep``.
+    topk
+        Experts that a token visits.
+    """
+
+    name: str
+    experts: int
+    topk: int
+    inputs: Part
+    outputs: tuple[Part, ...]
+    shard: Literal["column", "row"]
+    bias: bool = False
+    saves_output: bool = False
+    light: bool = False
+    trained: bool = True
+    expert: ClassVar[bool] = True
+    stored_bytes: float | None = None
+    low_precision: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return the experts, split by ``ep``, and the inner width, split by ``etp``."""
+        inner = self.outputs if self.shard == "column" else (self.inputs,)
+        return (Part(self.experts, self.experts, "experts", axis="expert"), *inner)
+
+    def parameters(self) -> int:
+        """Return the weights and biases of all experts."""
+        n = sum(p.features for p in self.outputs)
+        return int(self.experts * n * (self.inputs.features + self.bias))
+
+    def local_dims(self, shape: Shape) -> tuple[Num, Num]:
+        """Return (outputs, inputs) of one expert that one rank multiplies."""
+        n, k = sum(p.features for p in self.outputs), self.inputs.features
+        if self.shard == "column":
+            return sum(p.local(shape.etp) for p in self.outputs), k
+        return n, self.inputs.local(shape.etp)
+
+    def local_experts(self, shape: Shape) -> Num:
+        """Return the experts on one rank."""
+        return self.experts / shape.ep
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return the weights and biases on one rank."""
+        n, k = self.local_dims(shape)
+        return self.local_experts(shape) * n * (k + self.bias)
+
+    def _product(self, shape: Shape, m: Num, n: Num, k: Num, *, weight_gradient: bool = False) -> Work:
+        return gemm_work(
+            m,
+            n,
+            k,
+            shape.element_bytes,
+            groups=self.local_experts(shape),
+            operand_bytes=shape.product_bytes,
+            low_precision=self.low_precision,
+            weight_gradient=weight_gradient,
+        )
+
+    def rows(self, shape: Shape) -> Num:
+        """Return the rows of one expert in the mean."""
+        return expert_rows(shape, self.topk) / self.local_experts(shape)
+
+    def _expansion(self, shape: Shape) -> tuple[Work, ...]:
+        if self.stored_bytes is None:
+            return ()
+        n, k = self.local_dims(shape)
+        weights = self.local_experts(shape) * n * k
+        return (Work("memory", 0.0, weights * (self.stored_bytes + shape.element_bytes)),)
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return one grouped product."""
+        n, k = self.local_dims(shape)
+        return *self._expansion(shape), self._product(shape, self.rows(shape), n, k)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the grouped products for the gradients of input and weights."""
+        n, k = self.local_dims(shape)
+        m = self.rows(shape)
+        inward = (*self._expansion(shape), self._product(shape, m, k, n))
+        if not self.trained:
+            return inward
+        return *inward, self._product(shape, k, n, m, weight_gradient=True)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return none: :class:`Exchange` carries a layer's collectives."""
+        return (), ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return the bytes of the output if it is kept."""
+        n, _ = self.local_dims(shape)
+        return self.saves_output * expert_rows(shape, self.topk) * n * shape.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertActivation:
+    """The activation function between an expert's products; features are split over ``etp``.
+
+    ``reads``, ``writes`` and ``saves`` are features per row, ``units`` the inner width.
+    """
+
+    name: str
+    topk: int
+    reads: Num
+    writes: Num
+    saves: Num
+    units: Num
+    backward_ratio: float = 5 / 3
+    light: bool = True
+    trained: ClassVar[bool] = True
+    expert: ClassVar[bool] = True
+    stored_bytes: ClassVar[float | None] = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Return none: the products around it carry the rule."""
+        return ()
+
+    def parameters(self) -> int:
+        """Return zero."""
+        return 0
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return zero."""
+        return 0
+
+    def _features(self, shape: Shape, width: Num) -> Num:
+        return expert_rows(shape, self.topk) * width / shape.etp
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the bytes read and written once."""
+        moved = self._features(shape, self.reads + self.writes) * shape.element_bytes
+        return (Work("memory", 0.0, moved),)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return ``backward_ratio`` times the bytes of the forward pass."""
+        return (Work("memory", 0.0, self.backward_ratio * self.forward(shape)[0].bytes),)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return none."""
+        return (), ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return what is kept for the next product, in its type."""
+        return self._features(shape, self.saves) * shape.product_bytes
