@@ -1,4 +1,4 @@
-"""The attention core: flash or unfused, causal, windowed or full, split by heads."""
+"""The attention core: flash or unfused, causal, windowed, sparse or full, split by heads and sequence parts."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,11 +15,30 @@ class Attention:
     """The attention core, flash or unfused, split by heads.
 
     FLOPs: 2 products of (s x s) a head, halved when causal, banded when windowed (formulas: 4 b s^2 a d
-    full; 2 b s^2 a d causal; 4 b a d (s w - w(w-1)/2) windowed). Flash attention's backward pass runs five
-    products for the forward pass' two, hence 2.5 times its FLOPs (FlashAttention-2, arXiv 2307.08691); the
-    unfused one runs four, hence twice.
+    full; 2 b s^2 a d causal; 4 b a d (s w - w(w-1)/2) windowed; 4 b s s' a d over a context of s' tokens).
+    Flash attention's backward pass runs five products for the forward pass' two, hence 2.5 times its FLOPs
+    (FlashAttention-2, arXiv 2307.08691); the unfused one runs four, hence twice.
     Saved: the output, and per head the fp32 log-sum-exp (flash) or the softmax's output (unfused; with
     dropout also its mask and the dropped-out copy: 5 a s bytes a token at 16 bits, arXiv 2205.05198).
+
+    Under context parallelism each rank holds ``1 / cp`` of the tokens. ``ulysses`` ranks exchange tokens for
+    heads before and after the core (all-to-all, arXiv 2309.14509); the ``cp / ulysses`` others see all keys
+    and values, passed round a ring beside the core (arXiv 2310.01889) or gathered before it (Llama 3,
+    arXiv 2407.21783, section 3.3.2). Causal work is balanced by giving each rank two mirrored pieces, so
+    every rank does ``1 / cp`` of the pairs. The backward pass passes keys, values and their gradients.
+
+    Attributes
+    ----------
+    window
+        Keys that a query sees at most, itself included.
+    topk_keys
+        Keys that a query reads at most, picked by an indexer; their number counts, not their place.
+    cross
+        Whether keys come from the context stream (all of them are seen).
+    sinks
+        Whether each head has a learned sink (one parameter).
+
+    Left out: a window that would spare a ring some of its hops.
     """
 
     name: str
@@ -32,43 +51,72 @@ class Attention:
     flash: bool = True
     dropout: bool = False
     light: bool = False
-    trained: ClassVar[bool] = True
+    topk_keys: Num | None = None
+    cross: bool = False
+    sinks: bool = False
+    trained: bool = True
     expert: ClassVar[bool] = False
     stored_bytes: ClassVar[float | None] = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What tensor parallelism splits: query heads."""
-        return (Part(self.heads * self.head_dim, self.heads, "attention heads"),)
+        """What tensor parallelism splits, and what exchanging heads splits further: query heads."""
+        width = self.heads * self.head_dim
+        return (
+            Part(width, self.heads, "attention heads"),
+            Part(width, self.heads, "attention heads", axis="ulysses"),
+        )
 
     def parameters(self) -> int:
-        """Return zero."""
-        return 0
+        """Return one sink a head, if it has them."""
+        return int(self.sinks * self.heads)
 
     def local_parameters(self, shape: Shape) -> Num:
-        """Return zero."""
-        return 0
+        """Return the sinks on one rank."""
+        return self.sinks * ceil_div(self.heads, shape.tp)
 
-    def pairs(self, sequence_length: Num) -> Num:
+    def keys(self, shape: Shape) -> Num:
+        """Return the tokens that keys and values are made of, in a whole sequence."""
+        return shape.context_length if self.cross else shape.sequence_length
+
+    def pairs(self, sequence_length: Num, keys: Num | None = None) -> Num:
         """Return the query-key pairs of one head and sequence: full, causal half, or banded."""
         s = 1.0 * sequence_length
-        if self.window is not None:
-            w = np.minimum(s, self.window)
+        if self.cross and keys is not None:
+            return s * keys
+        limits = [w for w in (self.window, self.topk_keys) if w is not None]
+        if limits:
+            w = np.minimum(s, np.minimum.reduce([np.asarray(v, dtype=np.float64) for v in limits]))
             band = s * w - w * (w - 1) / 2
-            return band if self.causal else 2 * band - s
+            if self.causal:
+                return band
+            return s * w if self.window is None else np.minimum(2 * band - s, s * s)
         return s * (s + 1) / 2 if self.causal else s * s
 
+    def _heads(self, shape: Shape) -> Num:
+        """Return the query heads whose core one rank computes, times the sequence parts it sees of them."""
+        return ceil_div(self.heads, shape.tp) / shape.cp
+
     def _flops(self, shape: Shape) -> Num:
-        heads = ceil_div(self.heads, shape.tp)
         per_pair = 2 * (self.head_dim + self.v_head_dim)
-        return shape.sequences * heads * per_pair * self.pairs(shape.sequence_length)
+        pairs = self.pairs(shape.sequence_length, self.keys(shape))
+        return shape.sequences * self._heads(shape) * per_pair * pairs
+
+    def _key_tokens(self, shape: Shape) -> Num:
+        """Return the tokens whose keys and values a rank holds before it sees those of others."""
+        return shape.context_tokens if self.cross else shape.tokens
+
+    def _kv_width(self, shape: Shape) -> Num:
+        """Return the features of keys and values of one token on one rank."""
+        return ceil_div(self.kv_heads, shape.tp) * (self.head_dim + self.v_head_dim)
 
     def _io_bytes(self, shape: Shape) -> Num:
         """Return the bytes of Q, K, V and O, and of the scores if they go through memory."""
-        heads, kv = ceil_div(self.heads, shape.tp), ceil_div(self.kv_heads, shape.tp)
-        width = heads * (self.head_dim + self.v_head_dim) + kv * (self.head_dim + self.v_head_dim)
-        scores = 0 if self.flash else (4 + 2 * self.dropout) * heads * shape.sequence_length
-        return shape.tokens * (width + scores) * shape.element_bytes
+        heads = ceil_div(self.heads, shape.tp)
+        scores = 0 if self.flash else (4 + 2 * self.dropout) * heads * self.keys(shape)
+        queries = shape.tokens * (heads * (self.head_dim + self.v_head_dim) + scores)
+        seen = self._key_tokens(shape) * (shape.cp / shape.ulysses)
+        return (queries + seen * self._kv_width(shape)) * shape.element_bytes
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the two products with the softmax between them."""
@@ -77,7 +125,7 @@ class Attention:
                 "attention",
                 self._flops(shape),
                 self._io_bytes(shape),
-                k=shape.sequence_length,
+                k=self.keys(shape),
                 kernels=1 if self.flash else 4,
             ),
         )
@@ -90,14 +138,45 @@ class Attention:
                 "attention",
                 ratio * self._flops(shape),
                 2 * self._io_bytes(shape),
-                k=shape.sequence_length,
+                k=self.keys(shape),
                 kernels=2 if self.flash else 6,
             ),
         )
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: heads are independent."""
-        return (), ()
+        """Return the exchange of heads, and of keys and values (none without context parallelism)."""
+        around = self._exchange(shape)
+        rest = shape.cp / shape.ulysses
+        part = self._kv_width(shape) * self._key_tokens(shape) * shape.element_bytes * (rest > 1)
+        passed = part * (rest - 1) * shape.ring
+        whole = part * rest * (1 - 1 * shape.ring)
+        forward = (
+            Traffic("send_recv", passed, "self", "ring"),
+            Traffic("all_gather", whole, group="ring"),
+        )
+        backward = (
+            Traffic("send_recv", 2 * passed, "self", "ring"),
+            Traffic("all_gather", whole, group="ring"),
+            Traffic("reduce_scatter", whole, group="ring"),
+        )
+        return (*around, *forward), (*around, *backward)
+
+    def _exchange(self, shape: Shape) -> tuple[Traffic, ...]:
+        """Return the all-to-alls of queries, keys and values before the core, and of its output behind."""
+        heads, on = ceil_div(self.heads, shape.tp), np.asarray(shape.ulysses) > 1
+        wide = np.maximum(ceil_div(self.kv_heads, shape.tp), shape.ulysses)
+        keys = self._key_tokens(shape) * wide * (self.head_dim + self.v_head_dim)
+        before = shape.tokens * heads * self.head_dim + keys
+        behind = shape.tokens * heads * self.v_head_dim
+        return tuple(
+            Traffic("all_to_all", on * n * shape.element_bytes, group="ulysses") for n in (before, behind)
+        )
+
+    def transient_bytes(self, shape: Shape) -> Num:
+        """Return keys and values of others that exist while the core runs: all, or two parts of a ring."""
+        rest = shape.cp / shape.ulysses
+        part = self._kv_width(shape) * self._key_tokens(shape) * shape.element_bytes * (rest > 1)
+        return part * (2 * shape.ring + rest * (1 - 1 * shape.ring))
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes of the output and of the log-sum-exp or the scores."""
@@ -109,5 +188,5 @@ class Attention:
         """Return what recomputing the core alone frees: the scores, or flash's log-sum-exp."""
         heads = ceil_div(self.heads, shape.tp)
         per_score = shape.element_bytes * (1 + self.dropout) + self.dropout
-        per_token = 4 if self.flash else per_score * shape.sequence_length
+        per_token = 4 if self.flash else per_score * self.keys(shape)
         return shape.tokens * heads * per_token

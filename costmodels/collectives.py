@@ -10,9 +10,17 @@ product of the g below a tier: the group's members that sit in one sub-block and
 - hierarchical: one ring a tier, innermost first, each on ``S / r`` bytes; latencies add along one block.
 - tree: ``log2 g`` hops a tier, bandwidth of the ring times 0.92 (NCCL ``tuning.cc``, tree factor).
 
+- dispatch: every device sends each of its tokens (``S`` bytes in all, once each) to ``copies`` experts spread
+  evenly over the group. The plain all-to-all sends every copy by itself. ``deduplicated`` (DeepEP,
+  arXiv 2412.19437, section 3.2.2) sends a token once into each sub-block that it visits, at most
+  ``node_limit`` on the outermost tier crossed, and copies it on from there; ``d`` of ``N`` sub-blocks are
+  visited by ``c`` copies in the mean, ``N (1 - (1 - 1/N)^c)``. The slowest tier counts.
+
 Left out: in-network reduction (NVLS, SHARP), protocol switches at small sizes, congestion between groups
 beyond each device's own share.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -96,7 +104,39 @@ def _broadcast(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
     return np.asarray(hops + tensor_bytes / rate)
 
 
-_FORMULAS = {
+def dispatch_time(
+    token_bytes: Num, copies: Num, span: GroupSpan, *, deduplicated: bool, node_limit: int | None = None
+) -> FloatArray:
+    """Return seconds to bring each token to its experts, or back; zero for a group of one or no bytes.
+
+    Parameters
+    ----------
+    token_bytes
+        Of one rank's tokens, each counted once, shape (...).
+    copies
+        Experts that a token visits.
+    span
+        Of the expert group, fields of shape (..., tiers).
+    deduplicated
+        Whether a token crosses into a sub-block once, however many of its experts live there.
+    node_limit
+        Sub-blocks of the outermost tier crossed that the router lets a token visit; None: any.
+    """
+    if not deduplicated:
+        return collective_time("all_to_all", np.asarray(token_bytes) * copies, span)
+    sizes = np.asarray(span.sizes, dtype=np.float64)
+    blocks = group_size(span)[..., None] / _members_below(span)
+    visited = blocks * (1 - (1 - 1 / blocks) ** np.asarray(copies, dtype=np.float64)[..., None])
+    if node_limit is not None:
+        outermost = _blocks_above(span) == 1
+        visited = np.where(outermost & (sizes > 1), np.minimum(visited, node_limit), visited)
+    moved = np.asarray(token_bytes)[..., None] * visited * (sizes - 1) / sizes / span.bandwidth_bytes_per_s
+    hops = (np.ceil(np.log2(sizes)) * span.latency_s).sum(axis=-1)
+    busy = (group_size(span) > 1) & (np.asarray(token_bytes) > 0)
+    return np.where(busy, hops + moved.max(axis=-1), 0.0)
+
+
+_FORMULAS: dict[Collective, Callable[[Num, GroupSpan], FloatArray]] = {
     "all_gather": _pass_time,
     "reduce_scatter": _pass_time,
     "all_reduce": lambda s, span: 2 * _pass_time(s, span),
@@ -104,6 +144,7 @@ _FORMULAS = {
     "broadcast": _broadcast,
     "send_recv": _send_receive,
 }
+"""All but ``dispatch``, which needs to know how many copies a token has (:func:`dispatch_time`)."""
 
 
 def collective_time(collective: Collective, tensor_bytes: Num, span: GroupSpan) -> FloatArray:

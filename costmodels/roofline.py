@@ -35,6 +35,8 @@ class DeviceRates:
     ----------
     peak_flops_per_s
         Dense peak of the compute dtype.
+    low_peak_flops_per_s
+        Dense peak of the recipe's 8- or 4-bit products; None: they run at the compute dtype's.
     gemm_fraction, memory_fraction
         Sustained shares of the peak and of the memory bandwidth.
     """
@@ -45,6 +47,7 @@ class DeviceRates:
     memory_fraction: Num
     kernel_launch_s: Num
     num_cores: Num
+    low_peak_flops_per_s: Num | None = None
 
 
 def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
@@ -62,6 +65,13 @@ def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
             f"precision: {precision.name!r} computes in {precision.compute}, which {accelerator.name} "
             f"does not have; it has {have}"
         )
+    low = getattr(precision, "low_compute", None)
+    if low is not None and low not in peaks:
+        have = ", ".join(sorted(peaks))
+        raise MeshwrightError(
+            f"precision: {precision.name!r} multiplies in {low}, which {accelerator.name} does not have; "
+            f"it has {have}"
+        )
     got = accelerator.achieved
     return DeviceRates(
         peaks[precision.compute],
@@ -70,6 +80,7 @@ def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
         got.memory_fraction,
         got.kernel_launch_s,
         accelerator.num_cores,
+        None if low is None else peaks[low],
     )
 
 
@@ -90,10 +101,15 @@ _RATE = np.array([_tile_rate(tm, tn) for tm, tn in TILES for _ in SPLITS])
 
 
 def gemm_flops_time(work: Work, rates: DeviceRates) -> Num:
-    """Return the arithmetic time of a GEMM in seconds: the fastest tile shape and split-k factor."""
+    """Return the arithmetic time of a GEMM in seconds: the fastest tile shape and split-k factor.
+
+    The products of a group share the waves; each has tiles of its own (grouped GEMM).
+    """
     m, n, k, cores = (np.asarray(v)[..., None] for v in (work.m, work.n, work.k, rates.num_cores))
-    sustained = np.asarray(rates.peak_flops_per_s * rates.gemm_fraction)[..., None]
-    tiles = ceil_div(m, _TILE_M) * ceil_div(n, _TILE_N)
+    low = rates.low_peak_flops_per_s if work.low_precision else None
+    peak = rates.peak_flops_per_s if low is None else low
+    sustained = np.asarray(peak * rates.gemm_fraction)[..., None]
+    tiles = np.asarray(work.groups)[..., None] * ceil_div(m, _TILE_M) * ceil_div(n, _TILE_N)
     waves = ceil_div(tiles * _SPLIT, cores)
     per_tile = 2.0 * _TILE_M * _TILE_N * (k / _SPLIT + FILL_K) / _RATE
     return (waves * per_tile * cores / sustained).min(axis=-1)

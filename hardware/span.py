@@ -84,6 +84,24 @@ def group_span(cluster: Cluster, size: ArrayLike, stride: ArrayLike) -> GroupSpa
     return GroupSpan(joined, np.stack(rates, axis=-1), np.stack(latencies, axis=-1))
 
 
+def joined(inner: GroupSpan, outer: GroupSpan) -> GroupSpan:
+    """Return the span of groups made of two parts: ``inner`` groups, each joined with others by ``outer``.
+
+    A group that is laid in two strides (context and data ranks around a pipeline dimension) has the product
+    of the sub-blocks on every tier. The slower bandwidth and latency of the two counts where both use a tier.
+    """
+
+    def pick(a: FloatArray, b: FloatArray, both: Callable[[FloatArray, FloatArray], FloatArray]) -> FloatArray:
+        uses, also = inner.sizes > 1, outer.sizes > 1
+        return np.where(uses & also, both(a, b), np.where(also, b, a))
+
+    return GroupSpan(
+        inner.sizes * outer.sizes,
+        pick(inner.bandwidth_bytes_per_s, outer.bandwidth_bytes_per_s, np.minimum),
+        pick(inner.latency_s, outer.latency_s, np.maximum),
+    )
+
+
 def _whole(name: str, value: ArrayLike) -> IntArray:
     """Return whole numbers of at least 1 as int64, or refuse them."""
     given = np.asarray(value)
