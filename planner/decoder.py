@@ -1,17 +1,58 @@
-"""The sizes and switches of a dense decoder, whatever file they were read from."""
+"""The sizes and switches of a decoder and the pattern of its layers, whatever file they were read from.
 
+A layer is a pair: a *mixer* that lets tokens see each other (attention of some form, a state-space scan,
+...) and a *feed* that treats each token alone (a dense MLP, a mixture of experts). Either may be missing.
+Both are small frozen values that know their operators; layers with equal pairs are one layer kind.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
-from meshwright.costmodels.operators import Part
+from meshwright.costmodels.operators import Operator, Part
 
 NormPlace = Literal["pre_attention", "post_attention", "pre_mlp", "post_mlp"]
 PRE_NORMS: tuple[NormPlace, ...] = ("pre_attention", "pre_mlp")
+T = TypeVar("T")
+
+
+class Sublayer(Protocol):
+    """A mixer or a feed: what stands between a norm and a residual sum.
+
+    Implementations are frozen dataclasses: equal values make equal layer kinds.
+    """
+
+    @property
+    def label(self) -> str:
+        """The word that tells it from others in a layer kind's name ("sliding", "moe", "mamba")."""
+        ...
+
+    @property
+    def detail(self) -> str:
+        """A longer word, used where two different ones of a model share a label ("sliding512")."""
+        ...
+
+    @property
+    def feeds_products(self) -> bool:
+        """Whether its input is read by products alone, so that it may be kept in their (8-bit) type."""
+        ...
+
+    def operators(self, spec: "DecoderSpec") -> tuple[Operator, ...]:
+        """Return its operators, from the normalised input to the output, with its own boundaries.
+
+        Input and output are in the sequence region (split by sequence parallelism).
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """A dense decoder-only transformer; the defaults are Llama's switches.
+    """A decoder-only model; the defaults are a dense transformer with Llama's switches.
+
+    The flat fields describe the usual layer, standard attention and a dense MLP; ``mixers`` and ``feeds``
+    take its place where layers are of other kinds or differ among each other. These read what they share
+    (norms, biases, head sizes) from the flat fields.
+
 
     Attributes
     ----------
@@ -24,7 +65,8 @@ class DecoderSpec:
     norms
         Where a block normalises: before and after (inside the residual) attention and MLP.
     qk_norm
-        Norm of queries and keys with weights per head's feature (``head``) or for each head (``full``).
+        Norm of queries and keys with weights per head's feature (``head``), for each head (``full``) or none
+        (``plain``).
     qk_norm_bias
         Whether that norm has a shift.
     qkv_bias, o_bias, mlp_bias, head_bias
@@ -39,6 +81,11 @@ class DecoderSpec:
         Whether the head normalises first, and shares the embedding's weight.
     windows
         Attention window of each layer, None for all tokens; a shorter pattern repeats over the layers.
+    rotary_share
+        Share of a head's features that the rotary embedding turns.
+    mixers, feeds
+        One for each layer, None where a layer has none; a shorter pattern repeats over the layers. Empty:
+        standard attention with ``windows``, a dense MLP of width ``ffn``.
     attention_dropout, hidden_dropout, embedding_dropout
         Probabilities; zero costs nothing.
     max_sequence_length
@@ -56,7 +103,7 @@ class DecoderSpec:
     norm_weight: bool = True
     norm_bias: bool = False
     norms: tuple[NormPlace, ...] = PRE_NORMS
-    qk_norm: Literal["head", "full"] | None = None
+    qk_norm: Literal["head", "full", "plain"] | None = None
     qk_norm_bias: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
@@ -70,6 +117,9 @@ class DecoderSpec:
     final_norm: bool = True
     tied: bool = False
     windows: tuple[int | None, ...] = (None,)
+    rotary_share: float = 1.0
+    mixers: tuple[Sublayer | None, ...] = ()
+    feeds: tuple[Sublayer | None, ...] = ()
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
     embedding_dropout: float = 0.0
@@ -78,7 +128,7 @@ class DecoderSpec:
     @property
     def layer_windows(self) -> tuple[int | None, ...]:
         """The window of each of ``layers`` blocks, the pattern repeated."""
-        return tuple(self.windows[i % len(self.windows)] for i in range(self.layers))
+        return repeated(self.windows, self.layers)
 
     @property
     def vocabulary(self) -> Part:
@@ -89,3 +139,8 @@ class DecoderSpec:
     def embedding_width(self) -> int:
         """Features of the token embedding."""
         return self.hidden if self.embedding_dim is None else self.embedding_dim
+
+
+def repeated(pattern: Sequence[T], layers: int) -> tuple[T, ...]:
+    """Return one entry for each layer, a shorter pattern repeated."""
+    return tuple(pattern[i % len(pattern)] for i in range(layers))

@@ -36,7 +36,7 @@ SIZE_LIMIT_BYTES: Final = 2**16
 SIZES: Final = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 REQUIRED: Final = ("hidden", "layers", "heads", "ffn", "vocab")
 CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
-    "qk_norm": ("head", "full", None),
+    "qk_norm": ("head", "full", "plain", None),
     "positions": ("rotary", "learned", "alibi", "none"),
 }
 
@@ -57,7 +57,7 @@ def model_from_yaml(path: Path) -> ModelGraph:
 
 def _spec(config: Config) -> DecoderSpec:
     """Return the specification with every value checked."""
-    known = [f.name for f in fields(DecoderSpec)]
+    known = [f.name for f in fields(DecoderSpec) if f.name in READERS]
     unknown = [str(name) for name in config.values if name not in known]
     if unknown:
         raise ModelConfigError(
@@ -103,6 +103,12 @@ def _norms(config: Config, name: str, value: object) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def _share(config: Config, name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        config.refuse(name, value, "a number from 0 to 1")
+    return float(value)
+
+
 def _windows(config: Config, name: str, value: object) -> tuple[int | None, ...]:
     if not isinstance(value, list) or not value:
         config.refuse(name, value, "a list of token counts and null, at least one")
@@ -116,6 +122,7 @@ READERS: Final[Mapping[str, Reader]] = {
     **{f.name: BY_DEFAULT[type(f.default)] for f in fields(DecoderSpec) if type(f.default) in BY_DEFAULT},
     **dict.fromkeys(SIZES, _size),
     **dict.fromkeys(CHOICES, _choice),
+    "rotary_share": _share,
     "norms": _norms,
     "windows": _windows,
     "position_rows": _rows,

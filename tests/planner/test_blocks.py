@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.layer import input_bytes, saved_bytes
+from meshwright.costmodels.recompute import input_bytes, saved_bytes
 from meshwright.costmodels.operators import Gemm, LayerKind
 from meshwright.costmodels.work import Shape
 from meshwright.planner.blocks import block_kind, decoder_graph
 from meshwright.planner.decoder import DecoderSpec
+from meshwright.planner.feeds import Mlp
+from meshwright.planner.mixers import SelfAttention
+from meshwright.planner.pattern import Layer
 
+USUAL = Layer(SelfAttention(), Mlp())
 SPEC = DecoderSpec(hidden=4096, layers=32, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=128256)
 GPT = DecoderSpec(
     hidden=6144,
@@ -51,14 +55,14 @@ def test_gpt_block_keeps_34_sbh_and_5_a_s_squared_b(b: int, s: int) -> None:
     # arXiv 2205.05198, equation 1.
     h, a = GPT.hidden, GPT.heads
     expected = 34 * s * b * h + 5 * a * s**2 * b
-    assert kept(unfused(block_kind(GPT, None)), Shape(b, s, 1, False)) == expected
+    assert kept(unfused(block_kind(GPT, USUAL)), Shape(b, s, 1, False)) == expected
 
 
 @pytest.mark.parametrize("t", [2, 4, 8])
 def test_gpt_block_splits_as_the_paper_says(t: int) -> None:
     # arXiv 2205.05198, equations 2 (tensor parallel: 10 + 24/t) and 4 (with sequence parallel: 34/t).
     h, a, s, b = GPT.hidden, GPT.heads, 2048, 2
-    kind = unfused(block_kind(GPT, None))
+    kind = unfused(block_kind(GPT, USUAL))
     scores = 5 * a * s / (h * t)
     assert kept(kind, Shape(b, s, t, True)) == pytest.approx(s * b * h * (34 / t + scores))
     assert kept(kind, Shape(b, s, t, False)) == pytest.approx(s * b * h * (10 + 24 / t + scores))
@@ -68,20 +72,20 @@ def test_gpt_block_splits_as_the_paper_says(t: int) -> None:
 def test_swiglu_block_with_grouped_queries_and_flash(b: int, s: int, t: int) -> None:
     h, a, g, d, f = SPEC.hidden, SPEC.heads, SPEC.kv_heads, SPEC.head_dim, SPEC.ffn
     expected = b * s * (8 * h + 4 * a * d + 4 * g * d + 6 * f + 4 * a) / t
-    assert kept(block_kind(SPEC, None), Shape(b, s, t, True)) == expected
+    assert kept(block_kind(SPEC, USUAL), Shape(b, s, t, True)) == expected
 
 
 def test_selective_recompute_of_gpt_frees_scores_norms_and_activation() -> None:
     # The scores' 5 a s^2 b as in arXiv 2205.05198, and the outputs of two norms (4) and of GELU (8).
     h, s, b = GPT.hidden, 2048, 1
-    kind, shape = unfused(block_kind(GPT, None)), Shape(1, 2048, 1, False)
+    kind, shape = unfused(block_kind(GPT, USUAL)), Shape(1, 2048, 1, False)
     assert float(saved_bytes(kind, "selective", shape)) == s * b * h * (34 - 4 - 8)
 
 
 def test_flops_of_a_gpt_block_are_24_b_s_h_squared_and_attention() -> None:
     # arXiv 2104.04473, appendix: 24 b s h^2 + 4 b s^2 h, the attention halved for causality (s + 1 pairs).
     h, s = GPT.hidden, 2048
-    work = [w for op in block_kind(GPT, None).operators for w in op.forward(Shape(1, s, 1, False))]
+    work = [w for op in block_kind(GPT, USUAL).operators for w in op.forward(Shape(1, s, 1, False))]
     assert sum(w.flops for w in work) == 24 * s * h**2 + 2 * s * (s + 1) * h
 
 
@@ -104,7 +108,7 @@ def test_parameters_of_megatron_models() -> None:
     ids=["llama", "gpt", "gptj", "neox", "gemma"],
 )
 def test_work_and_memory_of_a_block_over_tp_ranks_add_up_to_the_whole(spec: DecoderSpec) -> None:
-    kind, t = block_kind(spec, None), 8
+    kind, t = block_kind(spec, USUAL), 8
     whole, part = Shape(1, 2048, 1, False), Shape(1, 2048, t, True)
     flops = [sum(float(w.flops) for op in kind.operators for w in op.forward(s)) for s in (whole, part)]
     assert flops[1] * t == pytest.approx(flops[0])
@@ -113,7 +117,7 @@ def test_work_and_memory_of_a_block_over_tp_ranks_add_up_to_the_whole(spec: Deco
 
 def test_parallel_blocks_need_fewer_collectives() -> None:
     def exits(spec: DecoderSpec) -> int:
-        names = [op.name for op in block_kind(spec, None).operators]
+        names = [op.name for op in block_kind(spec, USUAL).operators]
         return sum(name.endswith("exit") for name in names)
 
     assert (exits(SPEC), exits(replace(SPEC, parallel=True))) == (2, 1)
@@ -122,7 +126,7 @@ def test_parallel_blocks_need_fewer_collectives() -> None:
 def test_parallel_block_keeps_no_sum_in_the_middle() -> None:
     one_norm = replace(SPEC, parallel=True, norms=("pre_attention",))
     shape = Shape(1, 1024, 1, False)
-    saved = kept(block_kind(SPEC, None), shape) - kept(block_kind(one_norm, None), shape)
+    saved = kept(block_kind(SPEC, USUAL), shape) - kept(block_kind(one_norm, USUAL), shape)
     assert saved == 1024 * 2 * 2 * SPEC.hidden  # the sum and the second norm's output
 
 
@@ -152,7 +156,7 @@ def test_two_windows_have_two_names() -> None:
 
 def test_window_longer_than_the_sequence_changes_nothing() -> None:
     shape = Shape(1, 1024, 1, False)
-    wide, full = (block_kind(SPEC, w).operators for w in (4096, None))
+    wide, full = (block_kind(SPEC, Layer(SelfAttention(w), Mlp())).operators for w in (4096, None))
     flops = [[w.flops for op in ops for w in op.forward(shape)] for ops in (wide, full)]
     assert flops[0] == flops[1]
 

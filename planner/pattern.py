@@ -1,0 +1,69 @@
+"""The pattern of a decoder's layers: which mixer and which feed each has, and what such a kind is called."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.planner.decoder import DecoderSpec, Sublayer, repeated
+from meshwright.planner.feeds import Mlp
+from meshwright.planner.mixers import SelfAttention
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One decoder layer: its mixer and its feed, None where it has none."""
+
+    mixer: Sublayer | None
+    feed: Sublayer | None
+
+
+def layers_of(spec: DecoderSpec) -> tuple[Layer, ...]:
+    """Return the layers in order, the flat fields standing in where no pattern is given."""
+    mixers = spec.mixers or tuple(SelfAttention(window) for window in spec.windows)
+    feeds = spec.feeds or (Mlp(),)
+    pairs = zip(repeated(mixers, spec.layers), repeated(feeds, spec.layers), strict=True)
+    return tuple(Layer(mixer, feed) for mixer, feed in pairs)
+
+
+def kind_names(kinds: Sequence[Layer]) -> tuple[str, ...]:
+    """Return a name for each distinct layer: "decoder" and the words that tell it from the others.
+
+    A uniform stack is "decoder"; others are "decoder.sliding" and "decoder.global", "decoder.dense" and
+    "decoder.moe", "decoder.mamba.moe" ...; what words cannot tell apart is numbered.
+    """
+    mixers, feeds = _words([k.mixer for k in kinds]), _words([k.feed for k in kinds])
+    names = [_name(layer, mixers, feeds) for layer in kinds]
+    seen: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(f"{name}-{seen[name]}" if names.count(name) > 1 else name)
+    return tuple(numbered)
+
+
+def _name(layer: Layer, mixers: dict[Sublayer, str], feeds: dict[Sublayer, str]) -> str:
+    """Return the name with only those words that are needed."""
+    words = ["decoder"]
+    if layer.mixer is not None and (len(mixers) > 1 or layer.feed is None):
+        words.append(mixers[layer.mixer])
+    if layer.feed is not None and (len(feeds) > 1 or layer.mixer is None):
+        words.append(feeds[layer.feed])
+    return ".".join(words) if layer.mixer or layer.feed else "decoder.empty"
+
+
+def _words(sublayers: Sequence[Sublayer | None]) -> dict[Sublayer, str]:
+    """Return the label of each distinct sublayer, its detail where labels collide.
+
+    Attention that sees all tokens is "global" among others that see fewer.
+    """
+    distinct = [s for s in dict.fromkeys(sublayers) if s is not None]
+    count = Counter(s.label for s in distinct)
+    words = {s: s.label if count[s.label] == 1 else s.detail for s in distinct}
+    heads = {word.split(".")[0] for word in words.values()}
+    if len(heads) > 1 and all(h.startswith(("attention", "sliding", "chunked")) for h in heads):
+        words = {s: _global(word) for s, word in words.items()}
+    return words
+
+
+def _global(word: str) -> str:
+    return word.replace("attention", "global", 1) if word.startswith("attention") else word
