@@ -382,6 +382,8 @@ class LayerKind:
     carries
         Features per token of the *context* stream that a boundary behind it hands on as well (a decoder
         stage passes the encoder's output to the next).
+    backward
+        Whether it has a backward pass: nothing before the first trained weight needs one.
 
     Raises
     ------
@@ -395,6 +397,7 @@ class LayerKind:
     hidden: Num
     stream: str = "text"
     carries: Num = 0
+    backward: bool = True
 
     def __post_init__(self) -> None:
         names = [op.name for op in self.operators]
