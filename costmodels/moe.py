@@ -95,7 +95,7 @@ class Exchange:
     Rows are permuted by expert (read and written once) and sent over the expert group; with ``etp`` they are
     gathered over the expert-tensor group, and reduced there on the way back. ``node_limit`` is the number of
     nodes that the router lets a token visit (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). The dispatched
-    rows are kept: the first expert product needs them. ``weights`` scale the rows on the way back.
+    rows are kept where the first expert product needs them for its weights' gradient (``saves``).
     """
 
     name: str
@@ -103,6 +103,7 @@ class Exchange:
     hidden: int
     topk: int
     node_limit: int | None = None
+    saves: bool = True
     light: bool = False
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = False
@@ -148,7 +149,7 @@ class Exchange:
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the dispatched rows; on the way back what the weighting needs: the experts' own rows."""
         width = shape.product_bytes if self.direction == "dispatch" else shape.element_bytes
-        kept = self.direction == "dispatch"
+        kept = self.saves and self.direction == "dispatch"
         return kept * expert_rows(shape, self.topk) * self.hidden * width
 
 
