@@ -150,7 +150,7 @@ def _length(tokens: int | None) -> str:
 def _kind_table(summary: "ModelSummary") -> "Table":
     """Return a line for each kind."""
     from meshwright.cli.tables import grid
-    from meshwright.costmodels.layer import MODES
+    from meshwright.costmodels.recompute import MODES
 
     headers = ("Kind", "Layers", "Parameters", "MFLOPs", *MODES)
     table = grid(*headers, right=range(1, len(headers)))

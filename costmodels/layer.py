@@ -1,83 +1,121 @@
 """The price of one layer of a kind: seconds, bytes and FLOPs on one rank for one micro-batch.
 
-Sums the operators' work (roofline) and tensor-parallel traffic (collectives), for each recompute mode:
-
-- ``none`` keeps every saved tensor.
-- ``selective`` drops what light operators save (norms, activation functions) and, where scores go through
-  memory, the attention core's, and runs these again in the backward pass (arXiv 2205.05198, section 5).
-- ``full`` keeps the layer's input alone and runs the layer forward again (arXiv 1604.06174); stacks whose
-  checkpoint stops early (PyTorch) skip the last product and its collective.
-
-Left out: selective recompute of single products, and offloading of activations.
+Sums the operators' work (roofline) and traffic (collectives), for each recompute mode
+(:mod:`meshwright.costmodels.recompute`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, Num
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.collectives import collective_time
+from meshwright.costmodels.collectives import collective_time, dispatch_time
+from meshwright.costmodels.moe import ExpertGemm
 from meshwright.costmodels.operators import Gemm, LayerKind, Operator
 from meshwright.costmodels.overlap import exposed_time
+from meshwright.costmodels.precision import Precision
 from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.recompute import MODES, offloaded_bytes, repeated, saved_bytes, working_bytes
 from meshwright.costmodels.roofline import DeviceRates, total_time
 from meshwright.costmodels.vocabulary import CrossEntropy, LossKernel
-from meshwright.costmodels.work import Shape, Traffic
+from meshwright.costmodels.work import Group, Shape, Traffic
 from meshwright.hardware.span import GroupSpan
 
-MODES = ("none", "selective", "full")
+CAUSES = ("tensor_parallel", "context_parallel", "expert_parallel")
+"""Causes of a layer's own communication, in the order of the last axis of its arrays."""
+
+_CAUSE: Mapping[Group, int] = {"tensor": 0, "ulysses": 1, "ring": 1, "expert": 2, "expert_tensor": 2}
+
+PLACES = 2
+"""Parameters are told by where they live: 0 dense (split by ``tp``), 1 experts (by ``ep`` and ``etp``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """One layer, one micro-batch, one rank. Arrays of shape (...), or (..., modes) where marked.
+    """One layer, one micro-batch, one rank. Last axes where marked: M modes, C causes, P places.
 
     Attributes
     ----------
-    forward_s, backward_s, recompute_s
-        Arithmetic and memory time; recompute is per mode.
-    tensor_forward_s, tensor_backward_s, tensor_recompute_s
-        Exposed tensor-parallel communication; recompute is per mode.
-    tensor_hidden_s
-        What overlap hides of it.
+    forward_s, backward_s
+        Arithmetic and memory time, (...).
+    weight_s
+        The part of ``backward_s`` that only weight gradients wait for, (...).
+    recompute_s
+        (..., M).
+    comm_forward_s, comm_backward_s, comm_hidden_s
+        Exposed communication by cause, and what overlap hides of it, (..., C).
+    comm_recompute_s
+        (..., M, C).
     saved_bytes
-        Kept between forward and backward, per mode, the layer's input included.
+        Kept between forward and backward, the layer's input included, (..., M).
     working_bytes
-        Alive only while the layer's backward pass runs, per mode.
+        Alive only while the layer runs, (..., M).
+    offloaded_bytes
+        Sent to host memory and back, (..., M).
     parameters
-        On one tensor-parallel rank.
-    forward_flops, backward_flops, recompute_flops
-        Executed on one rank; recompute is per mode.
+        Trained ones on one rank, (..., P).
+    frozen_bytes
+        Bytes of the frozen ones as they are stored, (..., P).
+    low_parameters
+        Those that low-precision products read, trained or frozen, (..., P).
+    forward_flops, backward_flops
+        Executed on one rank, (...).
+    recompute_flops
+        (..., M).
     """
 
     forward_s: FloatArray
     backward_s: FloatArray
+    weight_s: FloatArray
     recompute_s: FloatArray
-    tensor_forward_s: FloatArray
-    tensor_backward_s: FloatArray
-    tensor_recompute_s: FloatArray
-    tensor_hidden_s: FloatArray
+    comm_forward_s: FloatArray
+    comm_backward_s: FloatArray
+    comm_hidden_s: FloatArray
+    comm_recompute_s: FloatArray
     saved_bytes: FloatArray
     working_bytes: FloatArray
+    offloaded_bytes: FloatArray
     parameters: FloatArray
+    frozen_bytes: FloatArray
+    low_parameters: FloatArray
     forward_flops: FloatArray
     backward_flops: FloatArray
     recompute_flops: FloatArray
 
 
-def adapt(kind: LayerKind, profile: Profile, loss: LossKernel) -> LayerKind:
-    """Return the kind as a stack runs it: its attention kernel and its cross entropy."""
+def adapt(
+    kind: LayerKind, profile: Profile, loss: LossKernel, precision: Precision | None = None
+) -> LayerKind:
+    """Return the kind as a stack runs it: its attention kernel, its cross entropy, its low-precision products.
+
+    The products of blocks run in the recipe's 8- or 4-bit type; embedding, head and router do not
+    (Transformer Engine; arXiv 2412.19437, section 3.3.1).
+    """
+    low = precision is not None and precision.low_compute is not None and kind.role == "block"
 
     def swap(op: Operator) -> Operator:
         if isinstance(op, Attention):
             return replace(op, flash=profile.flash_attention)
         if isinstance(op, CrossEntropy):
             return replace(op, kernel=loss)
+        if low and isinstance(op, Gemm | ExpertGemm):
+            return replace(op, low_precision=True)
         return op
 
     return replace(kind, operators=tuple(swap(op) for op in kind.operators))
+
+
+class _Pass(NamedTuple):
+    """What each operator costs in one pass, by its name: seconds, FLOPs, and exposed seconds by cause."""
+
+    seconds: dict[str, Num]
+    flops: dict[str, Num]
+    exposed: dict[str, FloatArray]
+    behind_gemm: FloatArray
+    hidden: FloatArray
 
 
 def _total(ops: Sequence[Operator], each: Mapping[str, Num]) -> Num:
@@ -85,79 +123,82 @@ def _total(ops: Sequence[Operator], each: Mapping[str, Num]) -> Num:
     return sum((each[op.name] for op in ops), start=np.float64(0.0))
 
 
-def _seconds(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: Profile) -> dict[str, Num]:
-    """Return the forward seconds of each operator: what recompute modes repeat is priced once."""
-    return {op.name: total_time(op.forward(shape), rates, profile) for op in kind.operators}
+def traffic_time(traffic: Traffic, groups: Mapping[Group, GroupSpan], profile: Profile) -> Num:
+    """Return the seconds of one collective; zero where its group is not in use."""
+    if traffic.group not in groups:
+        return np.float64(0.0)
+    span = groups[traffic.group]
+    if traffic.collective == "dispatch":
+        return dispatch_time(
+            traffic.bytes,
+            traffic.copies,
+            span,
+            deduplicated=profile.expert_dispatch == "deduplicated",
+            node_limit=traffic.node_limit,
+        )
+    return collective_time(traffic.collective, traffic.bytes, span)
 
 
-def _flops(kind: LayerKind, shape: Shape, *, backward: bool = False) -> dict[str, Num]:
-    """Return the FLOPs of each operator."""
-    passes = {op.name: op.backward(shape) if backward else op.forward(shape) for op in kind.operators}
-    return {name: sum((w.flops for w in works), start=np.float64(0.0)) for name, works in passes.items()}
+def _by_cause(cause: int, seconds: Num) -> FloatArray:
+    """Return seconds as an array whose last axis tells causes."""
+    return np.asarray(seconds)[..., None] * (np.arange(len(CAUSES)) == cause)
 
 
-def _backward_seconds(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: Profile) -> Num:
-    times = (total_time(op.backward(shape), rates, profile, True) for op in kind.operators)
-    return sum(times, start=np.float64(0.0))
-
-
-def _communication(traffics: Sequence[Traffic], span: GroupSpan) -> tuple[Num, Num]:
-    """Return (seconds on the critical path, seconds behind a product)."""
-    times = [(t, collective_time(t.collective, t.bytes, span)) for t in traffics]
-    open_s = sum((s for t, s in times if not t.hidden_behind_gemm), start=np.float64(0.0))
-    return open_s, sum((s for t, s in times if t.hidden_behind_gemm), start=np.float64(0.0))
-
-
-def backward_traffic(ops: Sequence[Operator], shape: Shape) -> tuple[Traffic, ...]:
-    """Return the backward collectives of operators."""
-    return tuple(t for op in ops for t in op.traffic(shape)[1])
-
-
-def repeated(kind: LayerKind, mode: str, profile: Profile) -> tuple[Operator, ...]:
-    """Return the operators that a recompute mode runs again (none for embedding and head)."""
-    if mode == "none" or kind.role != "block":
-        return ()
-    if mode == "selective":
-        return tuple(op for op in kind.operators if op.light or _unfused(op))
-    gemms = [i for i, op in enumerate(kind.operators) if isinstance(op, Gemm)]
-    stop = len(kind.operators) if profile.recompute_exit or not gemms else gemms[-1]
-    return kind.operators[:stop]
-
-
-def _unfused(op: Operator) -> bool:
-    return isinstance(op, Attention) and not op.flash
-
-
-def input_bytes(kind: LayerKind, shape: Shape) -> Num:
-    """Return the bytes of a layer's input on one rank (none for the embedding, whose input is ids)."""
-    whole = shape.tokens * kind.hidden * shape.element_bytes / shape.sequence_split
-    return 0.0 * whole if kind.role == "embedding" else whole
-
-
-def saved_bytes(kind: LayerKind, mode: str, shape: Shape) -> Num:
-    """Return the bytes that a layer keeps for its backward pass under a recompute mode."""
-    kept = input_bytes(kind, shape)
-    if mode == "full" and kind.role == "block":
-        return kept
+def _pass(
+    kind: LayerKind,
+    shape: Shape,
+    rates: DeviceRates,
+    groups: Mapping[Group, GroupSpan],
+    profile: Profile,
+    *,
+    backward: bool,
+) -> _Pass:
+    """Return the cost of every operator in one direction: what recompute modes repeat is priced once."""
+    seconds, flops, exposed = {}, {}, {}
+    behind = hidden = np.zeros(len(CAUSES))
+    share = (profile.overlap_tensor, 0.0, profile.overlap_experts)
     for op in kind.operators:
-        if mode == "selective" and kind.role == "block" and (op.light or _unfused(op)):
-            kept = kept + (op.saved_bytes(shape) - op.core_bytes(shape) if isinstance(op, Attention) else 0)
-        else:
-            kept = kept + op.saved_bytes(shape)
-    return kept
+        works = op.backward(shape) if backward else op.forward(shape)
+        seconds[op.name] = total_time(works, rates, profile, backward) + _cast_time(
+            op, shape, rates, backward
+        )
+        flops[op.name] = sum((w.flops for w in works), start=np.float64(0.0))
+        own = np.zeros(len(CAUSES))
+        for traffic in op.traffic(shape)[backward]:
+            needs = traffic_time(traffic, groups, profile)
+            cause = _CAUSE[traffic.group]
+            if traffic.hidden_behind == "gemm":
+                behind = behind + _by_cause(cause, needs)
+                continue
+            late = needs * (1 - share[cause])
+            if traffic.hidden_behind == "self":
+                late = exposed_time(needs, seconds[op.name], profile.overlap_cost)
+            own = own + _by_cause(cause, late)
+            hidden = hidden + _by_cause(cause, needs - late)
+        exposed[op.name] = own
+    return _Pass(seconds, flops, exposed, behind, hidden)
 
 
-def _working_bytes(kind: LayerKind, mode: str, shape: Shape) -> Num:
-    """Return what lives only in the backward pass: recomputed tensors, gradients of one product, logits."""
-    restored = saved_bytes(kind, "none", shape) - saved_bytes(kind, mode, shape)
-    gradients: Num = 0.0
-    for op in kind.operators:
-        if isinstance(op, CrossEntropy):
-            gradients = np.maximum(gradients, op.transient_bytes(shape))
-        elif isinstance(op, Gemm) and kind.role == "block":
-            n, k = op.local_dims(shape)
-            gradients = np.maximum(gradients, shape.tokens * (n + k) * shape.element_bytes)
-    return restored + gradients
+def _cast_time(op: Operator, shape: Shape, rates: DeviceRates, backward: bool) -> Num:
+    """Return what quantising the operands of a low-precision product costs.
+
+    The forward pass casts the input, the backward pass the output's gradient, each to two copies
+    (:meth:`~meshwright.costmodels.precision.Precision.cast_bytes`). Weights are cast once a step, which is
+    left out, and so are kernels that fuse the cast into the norm before.
+    """
+    if not isinstance(op, Gemm | ExpertGemm) or not op.low_precision or rates.low_peak_flops_per_s is None:
+        return np.float64(0.0)
+    n, k = op.local_dims(shape)
+    groups = op.local_experts(shape) if isinstance(op, ExpertGemm) else 1
+    elements = groups * op.rows(shape) * (n if backward else k)
+    moved = elements * shape.cast_bytes
+    return moved / (rates.memory_bytes_per_s * rates.memory_fraction) + rates.kernel_launch_s
+
+
+def _weight_seconds(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: Profile) -> Num:
+    """Return the seconds of weight gradients in the backward pass."""
+    works = (w for op in kind.operators for w in op.backward(shape) if w.weight_gradient)
+    return total_time(tuple(works), rates, profile, True)
 
 
 def _head_repeat(kind: LayerKind) -> tuple[Operator, ...]:
@@ -166,8 +207,27 @@ def _head_repeat(kind: LayerKind) -> tuple[Operator, ...]:
     return tuple(op for op in kind.operators if isinstance(op, Gemm)) if repeats else ()
 
 
+def _parameters(kind: LayerKind, shape: Shape) -> dict[str, Num]:
+    """Return trained parameters, frozen bytes and low-precision parameters by place, each (..., P)."""
+    trained, frozen, low = ([np.float64(0.0)] * PLACES for _ in range(3))
+    for op in kind.operators:
+        own, place = op.local_parameters(shape), int(op.expert)
+        if op.trained:
+            trained[place] = trained[place] + own
+        else:
+            width = shape.element_bytes if op.stored_bytes is None else op.stored_bytes
+            frozen[place] = frozen[place] + own * width
+        if isinstance(op, Gemm | ExpertGemm) and op.low_precision:
+            low[place] = low[place] + own
+    return {"parameters": _stack(trained), "frozen_bytes": _stack(frozen), "low_parameters": _stack(low)}
+
+
 def price_layer(
-    kind: LayerKind, shape: Shape, rates: DeviceRates, span: GroupSpan, profile: Profile
+    kind: LayerKind,
+    shape: Shape,
+    rates: DeviceRates,
+    groups: Mapping[Group, GroupSpan],
+    profile: Profile,
 ) -> LayerCost:
     """Return the cost of one layer.
 
@@ -179,44 +239,72 @@ def price_layer(
         The micro-batch and its split; fields broadcast to (...).
     rates
         Of the device; fields broadcast to (...).
-    span
-        Of the tensor-parallel group, shape (..., tiers).
+    groups
+        Where the groups that the layer talks over lie, each of shape (..., tiers); one that is missing has
+        a single member.
     profile
         Of the stack.
     """
+    ahead = _pass(kind, shape, rates, groups, profile, backward=False)
+    back = _pass(kind, shape, rates, groups, profile, backward=True)
     again = [repeated(kind, mode, profile) for mode in MODES]
     head = _head_repeat(kind)
-    seconds, flops = _seconds(kind, shape, rates, profile), _flops(kind, shape)
-    wgrad = _backward_seconds(kind, shape, rates, profile)
-    gathers = {op.name: _communication(op.traffic(shape)[0], span)[0] for op in kind.operators}
-    forward_open = _total(kind.operators, gathers)
-    backward_open, behind = _communication(backward_traffic(kind.operators, shape), span)
-    hide = profile.overlap_tensor
-    late = exposed_time(behind, 0.5 * wgrad, profile.overlap_cost)
-    cost = {
-        "forward_s": _total(kind.operators, seconds),
-        "backward_s": wgrad + _total(head, seconds),
-        "recompute_s": _stack([_total(ops, seconds) for ops in again]),
-        "tensor_forward_s": (1 - hide) * forward_open,
-        "tensor_backward_s": (1 - hide) * backward_open + late,
-        "tensor_recompute_s": _stack([(1 - hide) * _total(ops, gathers) for ops in again]),
-        "tensor_hidden_s": hide * (forward_open + backward_open) + behind - late,
+    runs = float(kind.backward)
+    backward_s = runs * (_total(kind.operators, back.seconds) + _total(head, ahead.seconds))
+    late = exposed_time(back.behind_gemm, 0.5 * np.asarray(backward_s)[..., None], profile.overlap_cost)
+    flops = {name: runs * value for name, value in back.flops.items()}
+    cost: dict[str, Num] = {
+        "forward_s": _total(kind.operators, ahead.seconds),
+        "backward_s": backward_s,
+        "weight_s": runs * _weight_seconds(kind, shape, rates, profile),
+        "recompute_s": _stack([_total(ops, ahead.seconds) for ops in again]),
+        "comm_forward_s": _total(kind.operators, ahead.exposed),
+        "comm_backward_s": runs * (_total(kind.operators, back.exposed) + late),
+        "comm_hidden_s": ahead.hidden + runs * (back.hidden + back.behind_gemm - late),
+        "comm_recompute_s": _modes([_total(ops, ahead.exposed) for ops in again]),
         "saved_bytes": _stack([saved_bytes(kind, m, shape) for m in MODES]),
-        "working_bytes": _stack([_working_bytes(kind, m, shape) for m in MODES]),
-        "parameters": sum((op.local_parameters(shape) for op in kind.operators), start=np.float64(0.0)),
-        "forward_flops": _total(kind.operators, flops),
-        "backward_flops": _total(kind.operators, _flops(kind, shape, backward=True)) + _total(head, flops),
-        "recompute_flops": _stack([_total(ops, flops) for ops in again]),
+        "working_bytes": _stack([working_bytes(kind, m, shape) for m in MODES]),
+        "offloaded_bytes": _stack([offloaded_bytes(kind, m, shape) for m in MODES]),
+        **_parameters(kind, shape),
+        "forward_flops": _total(kind.operators, ahead.flops),
+        "backward_flops": _total(kind.operators, flops) + runs * _total(head, ahead.flops),
+        "recompute_flops": _stack([_total(ops, ahead.flops) for ops in again]),
     }
-    lead = np.broadcast_shapes(*(np.shape(v)[: -1 if _per_mode(k) else None] for k, v in cost.items()))
-    full = {k: np.broadcast_to(v, (*lead, len(MODES)) if _per_mode(k) else lead) for k, v in cost.items()}
-    return LayerCost(**{k: np.asarray(v, dtype=np.float64) for k, v in full.items()})
+    return _broadcast(cost)
 
 
-def _per_mode(name: str) -> bool:
-    return "recompute" in name or name in ("saved_bytes", "working_bytes")
+_M, _C, _P = (len(MODES),), (len(CAUSES),), (PLACES,)
+_AXES: Mapping[str, tuple[int, ...]] = {
+    "recompute_s": _M,
+    "saved_bytes": _M,
+    "working_bytes": _M,
+    "offloaded_bytes": _M,
+    "recompute_flops": _M,
+    "comm_forward_s": _C,
+    "comm_backward_s": _C,
+    "comm_hidden_s": _C,
+    "comm_recompute_s": (*_M, *_C),
+    "parameters": _P,
+    "frozen_bytes": _P,
+    "low_parameters": _P,
+}
+"""Last axes of the fields of a :class:`LayerCost`; none for the others."""
+
+
+def _broadcast(cost: Mapping[str, Num]) -> LayerCost:
+    """Return all fields broadcast to one leading shape."""
+    own = {name: _AXES.get(name, ()) for name in cost}
+    arrays = {name: np.asarray(v, dtype=np.float64) for name, v in cost.items()}
+    lead = np.broadcast_shapes(*(v.shape[: v.ndim - len(own[name])] for name, v in arrays.items()))
+    return LayerCost(**{name: np.broadcast_to(v, (*lead, *own[name])) for name, v in arrays.items()})
+
+
+def _modes(values: Sequence[Num]) -> FloatArray:
+    """Return arrays (..., C) stacked on an axis of modes before the last, (..., M, C)."""
+    full = np.broadcast_arrays(*[np.zeros(len(CAUSES)) + v for v in values])
+    return np.stack(full, axis=-2)
 
 
 def _stack(values: Sequence[Num]) -> FloatArray:
-    """Return values broadcast together and stacked on a last axis (modes)."""
+    """Return values broadcast together and stacked on a last axis."""
     return np.stack(np.broadcast_arrays(*[np.asarray(v, dtype=np.float64) for v in values]), axis=-1)

@@ -1,6 +1,7 @@
 """Memory of one device, item by item (ZeRO, arXiv 1910.02054; activations, arXiv 2205.05198).
 
-States, per parameter P of the rank's tensor-parallel share, with D data-parallel ranks:
+States, per trained parameter of the rank's share, with D ranks that ZeRO shards over (``dp_shard x cp`` for
+dense weights, the ranks that hold the same experts for expert weights):
 
 =================  =========================================  ==========================
 item               bytes                                      divided by D from stage
@@ -11,19 +12,23 @@ master weights     4 if the recipe keeps a master             1
 moments            moments x moment bytes                     1
 =================  =========================================  ==========================
 
-FSDP keeps no separate working copy: at stage 3 the 16-bit weights exist only while a layer runs, which the
-transient items count; at stage 2 they stay gathered. Where a recipe has no master, FSDP's shard of the
-weights is the master's item.
+Frozen weights have the first item alone, in the bytes in which they are stored. FSDP keeps no separate
+working copy: at stage 3 the 16-bit weights exist only while a layer runs, which the transient items count;
+at stage 2 they stay gathered. Where a recipe has no master, FSDP's shard of the weights is the master's item.
+Offloading moves master weights and moments (``optimizer``) and the weights as well (``parameters``) to host
+memory (ZeRO-Offload, arXiv 2101.06840; ZeRO-Infinity, arXiv 2104.07857).
 Left out: the allocator's rounding below the fragmentation share, and memory of the data loader.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, IntArray, Num
+from meshwright.costmodels.arrays import FloatArray, Num
 from meshwright.costmodels.precision import Optimizer, Precision
 from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.schedule import StaticSchedule, in_flight
 
 ITEMS = (
     "weights",
@@ -43,7 +48,7 @@ ITEMS = (
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes per parameter of a rank's share; fields broadcast."""
+    """Bytes of a rank's states, per parameter or per layer; fields broadcast."""
 
     weights: FloatArray
     gradients: FloatArray
@@ -52,8 +57,16 @@ class StateBytes:
 
     @property
     def total(self) -> FloatArray:
-        """All state bytes per parameter."""
+        """All states together."""
         return self.weights + self.gradients + self.master_weights + self.optimizer_moments
+
+    def map(self, change: Callable[[FloatArray], FloatArray]) -> "StateBytes":
+        """Return the states with each item changed alike."""
+        return StateBytes(*(change(getattr(self, f.name)) for f in fields(self)))
+
+    def __add__(self, other: "StateBytes") -> "StateBytes":
+        """Return the sum, item by item."""
+        return StateBytes(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 def state_bytes(
@@ -63,8 +76,12 @@ def state_bytes(
     optimizer: Optimizer,
     profile: Profile,
     gradient_bytes: float,
+    block: Num = True,
 ) -> StateBytes:
-    """Return the state bytes per parameter for ZeRO stages 0 to 3 over ``dp`` ranks; broadcasts."""
+    """Return the state bytes per trained parameter for ZeRO stages 0 to 3 over ``dp`` ranks; broadcasts.
+
+    ``block`` tells parameters of blocks from those of embedding and head, which some optimizers treat apart.
+    """
     z, d = np.broadcast_arrays(np.asarray(zero_stage), np.asarray(dp, dtype=np.float64))
 
     def split(stage: int) -> FloatArray:
@@ -77,33 +94,42 @@ def state_bytes(
         shard = 4.0 if precision.master else element
         weights = np.where(z < 3, element, 0.0)
         master = np.where((z == 0) & (not precision.master), 0.0, shard / split(1))
-    moments = optimizer.moments * precision.moment_bytes / split(1)
+    moments = moment_bytes(precision, optimizer, block) / split(1)
     return StateBytes(weights, gradient_bytes / split(2), np.asarray(master), moments)
 
 
-def optimizer_traffic(precision: Precision, optimizer: Optimizer, gradient_bytes: float) -> float:
+def moment_bytes(precision: Precision, optimizer: Optimizer, block: Num) -> FloatArray:
+    """Return the bytes of all moments of one parameter, in a block or outside; broadcasts."""
+    inside, outside = (optimizer.state_bytes(precision, block=b) for b in (True, False))
+    return np.where(block, inside, outside)
+
+
+def optimizer_traffic(
+    precision: Precision, optimizer: Optimizer, gradient_bytes: float, block: Num = True
+) -> FloatArray:
     """Return the bytes an optimizer step moves per parameter: states read and written, the gradient read."""
     master = 8.0 if precision.master else 0.0
-    return gradient_bytes + master + 2 * optimizer.moments * precision.moment_bytes + precision.element_bytes
+    moments = 2 * moment_bytes(precision, optimizer, block)
+    return np.asarray(gradient_bytes + master + moments + precision.element_bytes)
 
 
-def activation_bytes(in_flight: tuple[IntArray, ...], saved_bytes: FloatArray) -> FloatArray:
+def activation_bytes(schedule: StaticSchedule, saved_bytes: FloatArray) -> FloatArray:
     """Return the peak of kept activations on each pipeline rank.
 
     Parameters
     ----------
-    in_flight
-        For each rank the maximal vectors of live micro-batches per chunk, each (n, vpp).
+    schedule
+        Says which chunks a rank holds and how many micro-batches are alive in each at its fullest moments.
     saved_bytes
-        Bytes that one micro-batch keeps in each chunk, shape (..., pp * vpp), chunks in model order;
-        chunk ``c`` lives on rank ``c % pp``.
+        Bytes that one micro-batch keeps in each chunk, shape (..., pp * vpp), chunks in model order.
 
     Returns
     -------
     FloatArray
         Shape (..., pp).
     """
-    pp = len(in_flight)
-    by_rank = saved_bytes.reshape(*saved_bytes.shape[:-1], -1, pp)
-    peaks = [(by_rank[..., r] @ rows.T.astype(np.float64)).max(axis=-1) for r, rows in enumerate(in_flight)]
+    peaks = [
+        (saved_bytes[..., own] @ rows.T.astype(np.float64)).max(axis=-1)
+        for own, rows in zip(schedule.chunks_of_rank, in_flight(schedule), strict=True)
+    ]
     return np.stack(peaks, axis=-1)

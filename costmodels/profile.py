@@ -39,6 +39,10 @@ class Profile:
         bandwidth): ``1 - 1 / slowdown``.
     overlap_tensor
         Share of tensor-parallel traffic that hides behind the products next to it.
+    overlap_experts
+        Share of the experts' exchange that hides behind other compute.
+    expert_dispatch
+        ``alltoall`` sends every copy of a token by itself, ``deduplicated`` (DeepEP) once into each node.
     prefetch_units
         Layers gathered ahead under ZeRO-3, beside the one in use.
     bucket_bytes
@@ -72,6 +76,8 @@ class Profile:
     overlap_parameters: Num
     overlap_cost: Num
     overlap_tensor: Num
+    overlap_experts: Num
+    expert_dispatch: str
     prefetch_units: Num
     bucket_bytes: Num
     loss: str

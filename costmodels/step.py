@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.layer import CAUSES as LAYER_CAUSES
 from meshwright.costmodels.memory import ITEMS, activation_bytes
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.pipeline import simulate
-from meshwright.costmodels.schedule import StaticSchedule, build, in_flight
+from meshwright.costmodels.schedule import StaticSchedule, build
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import BACKWARD, FORWARD, Tables, build_tables
 
@@ -27,8 +28,9 @@ CAUSES = (
     "forward",
     "backward",
     "recompute",
-    "tensor_parallel",
+    *LAYER_CAUSES,
     "parameter_gather",
+    "activation_offload",
     "host",
     "bubble",
     "pipeline_transfer",
@@ -41,7 +43,7 @@ CAUSES = (
 ROUNDING = 1e-12
 """Waiting below this share of a step is the rounding of sums."""
 
-HIDDEN = ("tensor_parallel", "parameter_gather", "gradient_reduction")
+HIDDEN = (*LAYER_CAUSES, "parameter_gather", "gradient_reduction")
 """Communication of a step that runs beside compute, on the critical rank."""
 
 
@@ -61,6 +63,8 @@ class Price:
         Bytes by item, each (B, R); zero beyond a plan's own ranks.
     flops
         Executed on one device of each pipeline rank, (B, R).
+    host_bytes
+        What each device keeps in host memory: offloaded states and activations in flight, (B, R).
     critical_rank
         The rank that the step waits for, (B,).
     """
@@ -70,6 +74,7 @@ class Price:
     hidden: Mapping[str, FloatArray]
     memory: Mapping[str, FloatArray]
     flops: FloatArray
+    host_bytes: FloatArray
     critical_rank: IntArray
 
     @property
@@ -104,7 +109,7 @@ def price(
     size, ranks = len(strategies), int(strategies.pp.max())
     names = [f"time.{c}" for c in CAUSES] + [f"hidden.{c}" for c in HIDDEN]
     flat = {name: np.zeros(size) for name in names}
-    wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "flops")}
+    wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "flops", "host")}
     critical = np.zeros(size, dtype=np.int64)
     for schedule, rows in _structures(strategies):
         own = counts[rows, : schedule.num_chunks]
@@ -120,6 +125,7 @@ def price(
         hidden={c: flat[f"hidden.{c}"] for c in HIDDEN},
         memory={item: wide[item] for item in ITEMS},
         flops=wide["flops"],
+        host_bytes=wide["host"],
         critical_rank=critical,
     )
 
@@ -192,7 +198,13 @@ def _time(
         "fixed": np.full(len(rows), profile.step_fixed_s),
     }
     hidden = {
-        "tensor_parallel": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_tensor_s[rows]),
+        **dict(
+            zip(
+                LAYER_CAUSES,
+                m * np.einsum("bk,bkc->cb", kinds_on_rank, tables.hidden_comm_s[rows]),
+                strict=True,
+            )
+        ),
         "parameter_gather": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_gather_s[rows])
         + _pick(gather - early, last),
         "gradient_reduction": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_reduce_s[rows])
@@ -211,25 +223,27 @@ def _memory(
 ) -> dict[str, FloatArray]:
     """Return bytes by item on each rank, each (b, R), and FLOPs, for the rows of one schedule."""
     layers = _by_rank(schedule, counts)
-    parameters = np.einsum("brkm,bk->br", layers, tables.parameters[rows])
-    states = tables.states
+    held = tables.states.map(lambda v: np.einsum("brkm,bk->br", layers, v[rows]))
     saved = np.einsum("bckm,bkm->bc", counts, tables.saved_bytes[rows])
     present = layers > 0
     gathered = np.where(present.any(axis=-1), tables.unit_bytes[rows][:, None], 0.0).max(axis=-1)
     working = np.where(present, tables.working_bytes[rows][:, None], 0.0).max(axis=(-2, -1))
-    kept = activation_bytes(in_flight(schedule), saved)
-    one = np.ones_like(parameters)
+    away = np.einsum("bckm,bkm->bc", counts, tables.offloaded_bytes[rows])
+    kept = activation_bytes(schedule, saved)
+    host = np.einsum("brkm,bk->br", layers, tables.host_bytes[rows]) + activation_bytes(schedule, away)
+    one = np.ones_like(kept)
     fixed = fixed_bytes(setting, s.take(rows))
     return {
-        "weights": parameters * states.weights[rows],
-        "gradients": parameters * states.gradients[rows],
-        "master_weights": parameters * states.master_weights[rows],
-        "optimizer_moments": parameters * states.optimizer_moments[rows],
+        "weights": held.weights,
+        "gradients": held.gradients,
+        "master_weights": held.master_weights,
+        "optimizer_moments": held.optimizer_moments,
         "activations": kept,
         "gathered_parameters": gathered,
         "working_set": working,
         "fragmentation": setting.profile.fragmentation * (kept + gathered + working),
         **{item: one * column[:, None] for item, column in fixed.items()},
+        "host": host,
         "flops": schedule.num_microbatches * np.einsum("brkm,bkm->br", layers, tables.flops[rows]),
     }
 
@@ -237,7 +251,7 @@ def _memory(
 def fixed_bytes(setting: Setting, s: Strategies) -> dict[str, FloatArray]:
     """Return what a device holds whatever its layers are, each (B,)."""
     return {
-        "buckets": np.where(s.dp > 1, 2.0 * setting.profile.bucket_bytes, 0.0),
-        "communicators": np.where(s.tp * s.pp * s.dp > 1, float(setting.profile.communicator_bytes), 0.0),
+        "buckets": np.where(s.dp * s.cp > 1, 2.0 * setting.profile.bucket_bytes, 0.0),
+        "communicators": np.where(s.devices > 1, float(setting.profile.communicator_bytes), 0.0),
         "context": np.full(len(s), setting.cluster.accelerator.achieved.context_bytes),
     }

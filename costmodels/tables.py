@@ -13,23 +13,26 @@ import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray, Num
 from meshwright.costmodels.collectives import collective_time
-from meshwright.costmodels.layer import LayerCost, price_layer
-from meshwright.costmodels.memory import StateBytes, optimizer_traffic, state_bytes
+from meshwright.costmodels.layer import CAUSES, LayerCost, price_layer
+from meshwright.costmodels.memory import StateBytes
+from meshwright.costmodels.offload import host_link_bytes_per_s
 from meshwright.costmodels.operators import Gemm, LayerKind
 from meshwright.costmodels.overlap import exposed_time
+from meshwright.costmodels.spans import Spans, layer_groups, state_spans
+from meshwright.costmodels.states import LayerStates, layer_states
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.work import Shape
-from meshwright.hardware.span import GroupSpan, group_span
 
-FORWARD = ("forward", "tensor_parallel", "parameter_gather", "host")
-BACKWARD = ("backward", "recompute", "tensor_parallel", "parameter_gather", "gradient_reduction", "host")
-
-
-class Spans(NamedTuple):
-    """Where the data and pipeline groups of each strategy lie: fields of shape (B, tiers)."""
-
-    data: GroupSpan
-    pipeline: GroupSpan
+FORWARD = ("forward", *CAUSES, "parameter_gather", "host")
+BACKWARD = (
+    "backward",
+    "recompute",
+    *CAUSES,
+    "parameter_gather",
+    "gradient_reduction",
+    "activation_offload",
+    "host",
+)
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,23 @@ class Tables:
         Seconds of a forward pass by cause, (B, K, causes in :data:`FORWARD`).
     backward_parts
         Seconds of a backward pass by cause, (B, K, M, causes in :data:`BACKWARD`).
+    weight_s
+        The part of a backward pass that only weight gradients wait for, (B, K).
     reduce_s, gather_s
         Once a step: gradient reduction, and gathering of updated parameters, (B, K).
     optimizer_s
         Once a step, (B, K).
-    hidden_tensor_s, hidden_gather_s, hidden_reduce_s
-        Communication that overlap hides in one forward and backward pass, (B, K).
+    hidden_comm_s
+        Communication of a layer that overlap hides in one forward and backward pass, (B, K, C).
+    hidden_gather_s, hidden_reduce_s
+        ZeRO's traffic that overlap hides in one forward and backward pass, (B, K).
     parameters
-        On one rank, (B, K).
+        Trained ones on one rank, (B, K).
     states
-        Bytes per parameter, fields (B, 1).
-    saved_bytes, working_bytes
+        Bytes by item of one layer, fields (B, K).
+    host_bytes
+        States that live in host memory, (B, K).
+    saved_bytes, working_bytes, offloaded_bytes
         (B, K, M).
     unit_bytes
         Parameters gathered and gradients not yet scattered while a layer runs, (B, K).
@@ -66,16 +75,19 @@ class Tables:
 
     forward_parts: FloatArray
     backward_parts: FloatArray
+    weight_s: FloatArray
     reduce_s: FloatArray
     gather_s: FloatArray
     optimizer_s: FloatArray
-    hidden_tensor_s: FloatArray
+    hidden_comm_s: FloatArray
     hidden_gather_s: FloatArray
     hidden_reduce_s: FloatArray
     parameters: FloatArray
     states: StateBytes
+    host_bytes: FloatArray
     saved_bytes: FloatArray
     working_bytes: FloatArray
+    offloaded_bytes: FloatArray
     unit_bytes: FloatArray
     transfer_s: FloatArray
     pass_s: FloatArray
@@ -84,8 +96,7 @@ class Tables:
     def take(self, rows: IntArray) -> "Tables":
         """Return the tables of some strategies."""
         arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "states"}
-        states = StateBytes(**{f.name: getattr(self.states, f.name)[rows] for f in fields(StateBytes)})
-        return Tables(**arrays, states=states)
+        return Tables(**arrays, states=self.states.map(lambda v: v[rows]))
 
     @cached_property
     def forward_s(self) -> FloatArray:
@@ -94,57 +105,76 @@ class Tables:
 
     @cached_property
     def backward_s(self) -> FloatArray:
-        """Seconds of a backward pass, (B, K, M)."""
+        """Seconds of a backward pass, weight gradients included, (B, K, M)."""
         return np.asarray(self.backward_parts.sum(axis=-1))
 
     @cached_property
     def state_bytes(self) -> FloatArray:
-        """Bytes of all states of one layer, (B, K)."""
-        return self.parameters * self.states.total
+        """Bytes of all states of one layer on the device, (B, K)."""
+        return self.states.total
 
 
-def _shape(setting: Setting, strategies: Strategies) -> Shape:
+def shape_of(setting: Setting, s: Strategies, kind: LayerKind) -> Shape:
+    """Return what one rank runs of a kind in one pass of one micro-batch, fields (B,)."""
+    own, recipe = setting.lengths(kind.stream), setting.precision
+    context = 0.0
+    if setting.context is not None:
+        other = setting.lengths(setting.context)
+        context = other.sequences * other.sequence_length / own.sequences
     return Shape(
-        sequences=strategies.micro_batch_size,
-        sequence_length=setting.sequence_length,
-        tp=strategies.tp,
-        sequence_parallel=strategies.sequence_parallel,
-        element_bytes=setting.precision.element_bytes,
+        sequences=s.micro_batch_size * own.sequences,
+        sequence_length=own.sequence_length,
+        tp=s.tp,
+        sequence_parallel=s.sequence_parallel,
+        element_bytes=recipe.element_bytes,
         vocab_multiple=setting.vocab_multiple,
+        cp=s.cp,
+        ulysses=s.ulysses,
+        ring=s.ring,
+        ep=s.ep,
+        etp=s.etp,
+        expert_load=setting.expert_load,
+        context_length=context,
+        quantised_bytes=recipe.product_bytes,
+        cast_bytes=recipe.cast_bytes(),
     )
 
 
-def spans(setting: Setting, s: Strategies) -> Spans:
-    """Return where the data and pipeline groups lie on the topology."""
-    cluster = setting.cluster
-    return Spans(group_span(cluster, s.dp, s.data_stride), group_span(cluster, s.pp, s.pipeline_stride))
+def _distinct(s: Strategies) -> tuple[IntArray, IntArray]:
+    """Return the first row of each distinct set of decisions that a layer's price depends on, and the way back.
+
+    How a group lies counts only where the group has several members.
+    """
+    folded = s.ep * s.etp > 1
+    columns = [s.tp, s.micro_batch_size, s.sequence_parallel, s.cp, s.ulysses, s.ring, s.ep, s.etp]
+    columns += [np.where(s.cp > 1, s.context_stride, 0)]
+    columns += [np.where(folded, s.inner, 0), np.where(folded, s.pp, 0)]
+    _, first, back = np.unique(np.stack(columns, axis=-1), axis=0, return_index=True, return_inverse=True)
+    return first, back.reshape(-1)
 
 
 def _layer_costs(setting: Setting, s: Strategies) -> LayerCost:
-    """Return layer costs with a kinds axis: (B, K) and (B, K, M), each distinct triple priced once."""
-    triples = np.stack([s.tp, s.micro_batch_size, s.sequence_parallel], axis=-1)
-    _, first, back = np.unique(triples, axis=0, return_index=True, return_inverse=True)
+    """Return layer costs with a kinds axis: (B, K, ...), each distinct set of decisions priced once."""
+    first, back = _distinct(s)
     few = s.take(first)
-    tensor = group_span(setting.cluster, few.tp, np.ones_like(few.tp))
-    shape, rates, profile = _shape(setting, few), setting.rates, setting.profile
-    costs = [price_layer(kind, shape, rates, tensor, profile) for kind in setting.kinds]
-    back = back.reshape(-1)
+    groups = layer_groups(setting.cluster, few)
+    costs = [
+        price_layer(kind, shape_of(setting, few, kind), setting.rates, groups, setting.profile)
+        for kind in setting.kinds
+    ]
     size = len(first)
 
     def gathered(name: str) -> FloatArray:
-        rows = [getattr(c, name) for c in costs]
-        return np.stack([np.broadcast_to(r, (size, *r.shape[1:])) for r in rows], axis=1)[back]
+        rows = [np.broadcast_to(getattr(c, name), (size, *_tail(costs[0], name))) for c in costs]
+        return np.stack(rows, axis=1)[back]
 
     return LayerCost(**{f.name: gathered(f.name) for f in fields(LayerCost)})
 
 
-def _wide(span: GroupSpan) -> GroupSpan:
-    """Return the span with a kinds axis: (B, 1, tiers)."""
-    return GroupSpan(
-        sizes=span.sizes[:, None],
-        bandwidth_bytes_per_s=span.bandwidth_bytes_per_s[:, None],
-        latency_s=span.latency_s[:, None],
-    )
+def _tail(cost: LayerCost, name: str) -> tuple[int, ...]:
+    """Return the last axes of a field, behind those of the batch."""
+    lead = cost.forward_s.ndim
+    return tuple(getattr(cost, name).shape[lead:])
 
 
 def _tied_parameters(kind: LayerKind, shape: Shape) -> Num:
@@ -160,113 +190,116 @@ class _Passes(NamedTuple):
     forward_idle: FloatArray
     backward_gather: FloatArray
     backward_reduce: FloatArray
+    backward_offload: FloatArray
     backward_idle: FloatArray
     hidden_gather: FloatArray
     hidden_reduce: FloatArray
 
 
-def _every_pass(setting: Setting, cost: LayerCost, gather: FloatArray, scatter: FloatArray) -> _Passes:
+def _every_pass(setting: Setting, cost: LayerCost, states: LayerStates) -> _Passes:
     """Return the host's gaps, and what ZeRO's traffic of every pass adds beside compute and gaps.
 
     The backward pass overlaps with gathering and scattering together; what stays exposed is told apart by
-    their shares.
+    their shares. Offloaded activations leave beside the forward and return beside the backward pass; both
+    waits are told in the backward pass.
     """
     profile = setting.profile
-    forward_own = cost.forward_s + cost.tensor_forward_s
-    backward_own = (cost.backward_s + cost.tensor_backward_s)[..., None] + cost.recompute_s
-    backward_own = backward_own + cost.tensor_recompute_s
+    forward_own = cost.forward_s + cost.comm_forward_s.sum(axis=-1)
+    backward_own = (cost.backward_s + cost.comm_backward_s.sum(axis=-1))[..., None] + cost.recompute_s
+    backward_own = backward_own + cost.comm_recompute_s.sum(axis=-1)
     host = profile.layer_host_s * np.array([kind.role == "block" for kind in setting.kinds])
+    runs = np.array([kind.backward for kind in setting.kinds])
     forward_idle = np.maximum(0.0, host - forward_own)
-    backward_idle = np.maximum(0.0, host[:, None] - backward_own)
+    backward_idle = np.maximum(0.0, (host * runs)[:, None] - backward_own)
     share, lost = profile.overlap_parameters, profile.overlap_cost
-    forward_gather = exposed_time(gather, share * (forward_own + forward_idle), lost)
+    gather, scatter = states.backward_gather_s * runs, states.scatter_s
+    forward_gather = exposed_time(states.forward_gather_s, share * (forward_own + forward_idle), lost)
     both = gather + scatter
     late = exposed_time(both[..., None], share * (backward_own + backward_idle), lost)
     reducing = np.divide(scatter, both, out=np.zeros_like(both), where=scatter > 0)
     hidden = (both[..., None] - late)[..., 0]
+    moved = cost.offloaded_bytes / host_link_bytes_per_s(setting.cluster)
+    away = exposed_time(moved, forward_own[..., None], lost) + exposed_time(moved, backward_own, lost)
     return _Passes(
         forward_gather=forward_gather,
         forward_idle=forward_idle,
         backward_gather=late * (1 - reducing)[..., None],
         backward_reduce=late * reducing[..., None],
+        backward_offload=away,
         backward_idle=backward_idle,
-        hidden_gather=gather - forward_gather + hidden * (1 - reducing),
+        hidden_gather=states.forward_gather_s - forward_gather + hidden * (1 - reducing),
         hidden_reduce=hidden * reducing,
     )
 
 
 def build_tables(setting: Setting, s: Strategies) -> Tables:
     """Return the tables of a batch of strategies; one call prices one or a million."""
-    cost, where, shape, profile = (
-        _layer_costs(setting, s),
-        spans(setting, s),
-        _shape(setting, s),
-        setting.profile,
-    )
-    stage, data = s.zero_stage[:, None], _wide(where.data)
-    element, gradient = float(setting.precision.element_bytes), setting.gradient_bytes
-    tied = np.stack([_tied_parameters(kind, shape) for kind in setting.kinds], axis=-1)
-    parameters = cost.parameters - tied * (s.pp == 1)[:, None]
-
-    gather = collective_time("all_gather", element * parameters, data)
-    scatter = collective_time("reduce_scatter", gradient * parameters, data)
-    passes = _every_pass(setting, cost, gather * (stage == 3), scatter * (stage >= 2))
+    cost, where = _layer_costs(setting, s), state_spans(setting.cluster, s)
+    shapes = [shape_of(setting, s, kind) for kind in setting.kinds]
+    pairs = zip(setting.kinds, shapes, strict=True)
+    tied = np.stack([_tied_parameters(kind, shape) for kind, shape in pairs], axis=-1)
+    states = layer_states(setting, s, cost, tied, shapes, where)
+    passes = _every_pass(setting, cost, states)
     modes = cost.recompute_s.shape
-    reduce = collective_time("all_reduce", gradient * parameters, data) * (stage == 0) + scatter * (
-        stage == 1
-    )
-    states = state_bytes(stage, s.dp[:, None], setting.precision, setting.optimizer, profile, gradient)
-    rates = setting.rates
-    touched = optimizer_traffic(setting.precision, setting.optimizer, gradient) * parameters
-    touched = touched / np.where(stage >= 1, s.dp[:, None], 1)
-    transfer = collective_time("send_recv", _boundary_bytes(setting, s, shape), where.pipeline)
-    unit = (1 + profile.prefetch_units) * element * parameters * (stage == 3) + gradient * parameters * (
-        stage >= 2
-    )
+    transfer = collective_time("send_recv", _boundary_bytes(setting, shapes), where.pipeline)
+    forward_comm = [cost.comm_forward_s[..., c] for c in range(len(CAUSES))]
+    backward_comm = cost.comm_backward_s[..., None, :] + cost.comm_recompute_s
     return Tables(
-        forward_parts=_parts(
-            cost.forward_s, cost.tensor_forward_s, passes.forward_gather, passes.forward_idle
-        ),
+        forward_parts=_parts(cost.forward_s, *forward_comm, passes.forward_gather, passes.forward_idle),
         backward_parts=_parts(
             np.broadcast_to(cost.backward_s[..., None], modes),
             cost.recompute_s,
-            cost.tensor_backward_s[..., None] + cost.tensor_recompute_s,
+            *[backward_comm[..., c] for c in range(len(CAUSES))],
             passes.backward_gather,
             passes.backward_reduce,
+            passes.backward_offload,
             passes.backward_idle,
         ),
-        reduce_s=reduce + _tied_reduce(setting, s, tied, where.pipeline),
-        gather_s=gather * ((stage == 1) | (stage == 2)),
-        optimizer_s=touched / (rates.memory_bytes_per_s * profile.optimizer_fraction),
-        hidden_tensor_s=cost.tensor_hidden_s,
+        weight_s=cost.weight_s,
+        reduce_s=states.reduce_s + _tied_reduce(setting, s, tied, where),
+        gather_s=states.update_gather_s,
+        optimizer_s=states.optimizer_s,
+        hidden_comm_s=cost.comm_hidden_s,
         hidden_gather_s=passes.hidden_gather,
         hidden_reduce_s=passes.hidden_reduce,
-        parameters=parameters,
-        states=states,
+        parameters=states.parameters,
+        states=states.device,
+        host_bytes=states.host_bytes,
         saved_bytes=cost.saved_bytes,
         working_bytes=cost.working_bytes,
-        unit_bytes=unit,
+        offloaded_bytes=cost.offloaded_bytes,
+        unit_bytes=states.unit_bytes,
         transfer_s=transfer,
-        pass_s=profile.overlap_cost * transfer,
+        pass_s=setting.profile.overlap_cost * transfer,
         flops=(cost.forward_flops + cost.backward_flops)[..., None] + cost.recompute_flops,
     )
 
 
-def _boundary_bytes(setting: Setting, s: Strategies, shape: Shape) -> FloatArray:
-    """Return the bytes that one rank hands to the next stage for a micro-batch, (B,)."""
-    width = setting.kinds[0].hidden * setting.precision.element_bytes
-    return np.asarray(shape.tokens * width / shape.sequence_split, dtype=np.float64)
+def _boundary_bytes(setting: Setting, shapes: list[Shape]) -> FloatArray:
+    """Return the bytes that one rank hands to the next stage for a micro-batch, (B,): those of the widest cut.
+
+    A model whose streams differ in width or length pays the same for every cut, which is left out.
+    """
+    element = setting.precision.element_bytes
+    pairs = zip(setting.kinds, shapes, strict=True)
+    cuts = [
+        (shape.tokens * kind.hidden + shape.context_tokens * kind.carries) * element / shape.sequence_split
+        for kind, shape in pairs
+        if kind.role != "head"
+    ]
+    return np.asarray(np.maximum.reduce(cuts), dtype=np.float64)
 
 
 def _parts(*parts: FloatArray) -> FloatArray:
     return np.stack(np.broadcast_arrays(*parts), axis=-1)
 
 
-def _tied_reduce(setting: Setting, s: Strategies, tied: FloatArray, span: GroupSpan) -> FloatArray:
+def _tied_reduce(setting: Setting, s: Strategies, tied: FloatArray, where: Spans) -> FloatArray:
     """Return the exchange of a tied weight's gradients between first and last stage, on both kinds, (B, K).
 
     The two ranks send to each other at once (full duplex) and add: one send-receive of the whole gradient.
     """
-    seconds = collective_time("send_recv", setting.gradient_bytes * tied.sum(axis=-1), span) * (s.pp > 1)
+    whole = setting.gradient_bytes * tied.sum(axis=-1)
+    seconds = collective_time("send_recv", whole, where.pipeline) * (s.pp > 1)
     ends = np.array([kind.role != "block" for kind in setting.kinds])
     return np.where(ends, seconds[:, None], 0.0)

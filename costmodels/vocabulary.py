@@ -12,7 +12,8 @@ from meshwright.costmodels.work import Shape, Traffic, Work
 class Embedding:
     """Token embedding (split over the vocabulary) with optional learned positions and token types.
 
-    ``extra_rows`` are rows of ``hidden`` features that are whole on each rank (positions, types).
+    ``extra_rows`` are rows of ``hidden`` features that are whole on each rank (positions, types). A ``tied``
+    table belongs to another layer (a decoder that shares its encoder's) and counts no parameters of the model.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Embedding:
     trained: bool = True
     expert: ClassVar[bool] = False
     stored_bytes: ClassVar[float | None] = None
+    tied: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -30,8 +32,8 @@ class Embedding:
         return (self.vocab,)
 
     def parameters(self) -> int:
-        """Return the rows times the width."""
-        return int((self.vocab.units + self.extra_rows) * self.hidden)
+        """Return the rows times the width; a tied table's rows are not counted again."""
+        return int(((not self.tied) * self.vocab.units + self.extra_rows) * self.hidden)
 
     def local_parameters(self, shape: Shape) -> Num:
         """Return the rows on one rank times the width."""
@@ -43,7 +45,9 @@ class Embedding:
         return (Work("memory", 0.0, 2.0 * shape.tokens * self.hidden * shape.element_bytes),)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the rows scattered: gradient read, row read and written in fp32."""
+        """Return the rows scattered: gradient read, row read and written in fp32; frozen rows have none."""
+        if not self.trained:
+            return ()
         return (Work("memory", 0.0, shape.tokens * self.hidden * (shape.element_bytes + 8.0)),)
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:

@@ -49,6 +49,8 @@ class Shape:
         Tokens of the other sequence that cross attention reads.
     quantised_bytes
         Bytes of a tensor element that feeds an 8-bit product; None: ``element_bytes``.
+    cast_bytes
+        Bytes moved to quantise one element of such a tensor.
     """
 
     sequences: Num
@@ -65,6 +67,7 @@ class Shape:
     expert_load: Num = 1.0
     context_length: Num = 0
     quantised_bytes: Num | None = None
+    cast_bytes: Num = 0.0
 
     @property
     def tokens(self) -> Num:

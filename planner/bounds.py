@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
-from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.pipeline import uniform_bound
 from meshwright.costmodels.schedule import build, in_flight

@@ -3,12 +3,12 @@
 from itertools import pairwise
 
 from meshwright.costmodels.arrays import IntArray
-from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.recompute import MODES
 from meshwright.planner.cpsat.mesh_solver import Candidate
 from meshwright.planner.field import Field
 from meshwright.planner.heuristic import Found
 from meshwright.planner.plan import Chunk, Plan
-from meshwright.planner.strategy import plan_from
+from meshwright.planner.strategy import chunk_ranks, plan_from
 
 
 def expand(f: Field, found: Found) -> Plan:
@@ -19,7 +19,8 @@ def expand(f: Field, found: Found) -> Plan:
     """
     decisions = f.meshes.decisions(found.row)
     cuts = found.candidate.cuts
-    chunks = tuple(Chunk(c % decisions["pp"], int(a), int(b)) for c, (a, b) in enumerate(pairwise(cuts)))
+    ranks = chunk_ranks(decisions["schedule"], decisions["pp"], decisions["vpp"])
+    chunks = tuple(Chunk(int(r), int(a), int(b)) for r, (a, b) in zip(ranks, pairwise(cuts), strict=True))
     return plan_from(f.problem, decisions, chunks, _modes(f, found.candidate))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
-from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.step import price
 from meshwright.planner.cpsat.mesh_solver import Candidate, candidates
 from meshwright.planner.field import Field, Split

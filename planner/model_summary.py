@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.layer import MODES, saved_bytes
+from meshwright.costmodels.recompute import MODES, saved_bytes
 from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.errors import MeshwrightError

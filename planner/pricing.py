@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
-from meshwright.costmodels.layer import MODES, adapt
+from meshwright.costmodels.layer import adapt
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.memory import ITEMS
 from meshwright.costmodels.roofline import device_rates

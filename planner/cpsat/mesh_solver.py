@@ -7,7 +7,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.pipeline import base_paths, critical_path
 from meshwright.costmodels.schedule import build, in_flight
 from meshwright.costmodels.step import Price, chunk_times, price

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.costmodels.layer import MODES, adapt
+from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_optimizer, find_precision
 from meshwright.costmodels.profile import Profile, find_profile
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.hardware.catalogue import load_cluster
@@ -36,7 +37,9 @@ def make_setting(
     machine = load_cluster(cluster) if isinstance(cluster, str) else cluster
     recipe = find_precision(precision)
     return Setting(
-        kinds=tuple(adapt(kind, stack, find_loss(loss)) for kind in decoder_graph(spec, "drawn").kinds),
+        kinds=tuple(
+            adapt(kind, stack, find_loss(loss), recipe) for kind in decoder_graph(spec, "drawn").kinds
+        ),
         sequence_length=sequence_length,
         cluster=machine,
         rates=device_rates(machine.accelerator, recipe),
@@ -52,12 +55,17 @@ def make_strategies(schedule: Sequence[str] | str = "1f1b", **columns: Sequence[
 
     Pipelines lie outermost unless the strides say otherwise.
     """
-    names = ("tp", "pp", "dp", "vpp", "micro_batch_size", "num_microbatches")
-    values = dict.fromkeys(names, 1) | {"zero_stage": 0, "sequence_parallel": 0} | columns
+    names = (
+        *("tp", "pp", "dp", "cp", "ep", "etp", "dp_replicate", "hpz", "vpp", "ulysses", "ring"),
+        *("micro_batch_size", "num_microbatches"),
+    )
+    values = dict.fromkeys(names, 1) | {"zero_stage": 0, "sequence_parallel": 0, "offload": 0} | columns
     size = max(np.size(v) for v in values.values())
     arrays = {k: np.broadcast_to(np.asarray(v, dtype=np.int64), size).copy() for k, v in values.items()}
-    arrays.setdefault("data_stride", arrays["tp"])
-    arrays.setdefault("pipeline_stride", arrays["tp"] * arrays["dp"])
+    arrays.setdefault("context_stride", arrays["tp"])
+    arrays.setdefault("data_stride", arrays["tp"] * arrays["cp"])
+    arrays.setdefault("pipeline_stride", arrays["tp"] * arrays["cp"] * arrays["dp"])
+    arrays.setdefault("inner", arrays["tp"] * arrays["cp"] * arrays["dp"])
     told = (schedule,) * size if isinstance(schedule, str) else tuple(schedule)
     return Strategies(**arrays, schedule=told)
 

@@ -6,7 +6,7 @@ import pytest
 from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes
 from meshwright.costmodels.precision import find_optimizer, find_precision
 from meshwright.costmodels.profile import find_profile
-from meshwright.costmodels.schedule import build, in_flight
+from meshwright.costmodels.schedule import build
 
 ADAM, SGD = find_optimizer("adamw"), find_optimizer("sgd")
 
@@ -63,7 +63,7 @@ def test_adam_moves_its_states_twice_and_reads_the_gradient():
 
 def test_activations_of_two_stages_under_1f1b_and_interleaved():
     """The first of two ranks holds two micro-batches, the last one; interleaved both hold more passes."""
-    assert activation_bytes(in_flight(build("1f1b", 2, 1, 8)), np.array([3.0, 5.0])).tolist() == [6, 5]
+    assert activation_bytes(build("1f1b", 2, 1, 8), np.array([3.0, 5.0])).tolist() == [6, 5]
     # 1 + (p - 1) / (p v) of the layers of p micro-batches (arXiv 2205.05198, section 4.2.3): 5 passes.
-    first, _ = activation_bytes(in_flight(build("interleaved", 2, 2, 8)), np.ones(4))
+    first, _ = activation_bytes(build("interleaved", 2, 2, 8), np.ones(4))
     assert first == 2 * 2 * (1 + 1 / 4)

@@ -103,15 +103,15 @@ def test_boundaries_reduce_or_gather_what_crosses_them():
     enter, leave = Boundary("in", "enter", 6), Boundary("out", "exit", 6)
 
     def bytes_of(traffics):
-        return {t.collective: t.bytes for t in traffics if t.bytes and not t.hidden_behind_gemm}
+        return {t.collective: t.bytes for t in traffics if t.bytes and t.hidden_behind == "none"}
 
     assert [bytes_of(t) for t in enter.traffic(PAIR)] == [{}, {"all_reduce": whole}]
     assert [bytes_of(t) for t in leave.traffic(PAIR)] == [{"all_reduce": whole}, {}]
     assert [bytes_of(t) for t in enter.traffic(SPLIT)] == [{"all_gather": whole}, {"reduce_scatter": whole}]
     assert [bytes_of(t) for t in leave.traffic(SPLIT)] == [{"reduce_scatter": whole}, {"all_gather": whole}]
     assert [bytes_of(t) for t in leave.traffic(ONE)] == [{}, {}]
-    hidden = [t for t in enter.traffic(SPLIT)[1] if t.hidden_behind_gemm]
-    assert hidden == [Traffic("all_gather", whole, hidden_behind_gemm=True)]
+    hidden = [t for t in enter.traffic(SPLIT)[1] if t.hidden_behind == "gemm"]
+    assert hidden == [Traffic("all_gather", whole, "gemm")]
     assert enter.parameters() == enter.local_parameters(ONE) == enter.saved_bytes(ONE) == 0
     assert enter.forward(ONE) == enter.backward(ONE) == enter.parts == ()
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.collectives import collective_time
-from meshwright.costmodels.tables import BACKWARD, FORWARD, build_tables, spans
+from meshwright.costmodels.recompute import MODES
+from meshwright.costmodels.spans import state_spans
+from meshwright.costmodels.tables import BACKWARD, FORWARD, build_tables
 from tests.costmodels.cases import SMALL, make_setting, make_strategies
 
 SETTING = make_setting(cluster="dgx-h100:2")
@@ -18,7 +20,7 @@ HOST = FORWARD.index("host")
 
 
 def collective(name, element, row=0):
-    data = spans(SETTING, STAGES).data
+    data = state_spans(SETTING.cluster, STAGES).shards
     wide = type(data)(*(v[row] for v in (data.sizes, data.bandwidth_bytes_per_s, data.latency_s)))
     return [float(collective_time(name, element * p, wide)) for p in TABLES.parameters[row]]
 
@@ -65,7 +67,7 @@ def test_small_kernels_wait_for_the_host():
     slow = make_setting(layer_host_s=1.0)
     tables = build_tables(slow, make_strategies())
     assert tables.forward_s[0, 1] == pytest.approx(1.0)
-    assert tables.backward_s[0, 1].tolist() == pytest.approx([1.0] * 3)
+    assert tables.backward_s[0, 1].tolist() == pytest.approx([1.0] * len(MODES))
     assert tables.forward_parts[0, [0, 2], HOST].tolist() == [0, 0]
 
 
@@ -79,7 +81,7 @@ def test_communication_hides_behind_the_host_too():
 
 def test_a_boundary_carries_the_residual_stream_of_a_micro_batch():
     tables = build_tables(SETTING, make_strategies(pp=[1, 2, 2], micro_batch_size=[1, 1, 4]))
-    where = spans(SETTING, make_strategies(pp=2)).pipeline
+    where = state_spans(SETTING.cluster, make_strategies(pp=2)).pipeline
     size = 512 * 256 * 2
     expected = [0.0, *(float(collective_time("send_recv", n * size, where)[0]) for n in (1, 4))]
     assert tables.transfer_s.tolist() == pytest.approx(expected)

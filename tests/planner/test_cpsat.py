@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from ortools.sat.python import cp_model
 
-from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.step import price
 from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.cpsat.scaling import MEMORY_UNIT_BYTES, RESOLUTION, scale

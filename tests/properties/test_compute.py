@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.layer import MODES, adapt, price_layer
+from meshwright.costmodels.layer import adapt, price_layer
 from meshwright.costmodels.loss import LOSSES, find_loss
 from meshwright.costmodels.operators import Gemm, gemm_work
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.roofline import DeviceRates, device_rates, work_time
 from meshwright.costmodels.work import Shape, Work
 from meshwright.hardware.catalogue import load_accelerator, load_cluster
@@ -53,7 +54,7 @@ def works(draw):
 def layer(kind, shape, profile=PROFILE, cluster="dgx-h100:1"):
     """Return the price of a layer on a tensor group inside a node of H100s."""
     span = group_span(load_cluster(cluster), shape.tp, 1)
-    return price_layer(kind, shape, H100, span, profile)
+    return price_layer(kind, shape, H100, {"tensor": span}, profile)
 
 
 def moved_bytes(spec, shape):

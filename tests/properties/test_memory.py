@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.layer import MODES, adapt, input_bytes, saved_bytes
+from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes
 from meshwright.costmodels.operators import Gemm, Pointwise
 from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS, find_optimizer, find_precision
 from meshwright.costmodels.profile import find_profile, profile_names
-from meshwright.costmodels.schedule import build, in_flight
+from meshwright.costmodels.recompute import MODES, input_bytes, saved_bytes
+from meshwright.costmodels.schedule import build
 from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.planner.blocks import block_kind, decoder_graph
 from meshwright.planner.decoder import DecoderSpec
@@ -173,17 +174,17 @@ def test_activations_lie_between_one_micro_batch_and_all(schedule, data):
         np.array
     )
     saved = data.draw(per_chunk)
-    peak = activation_bytes(in_flight(schedule), saved)
+    peak = activation_bytes(schedule, saved)
     own = saved.reshape(-1, schedule.pp)
     assert np.all(peak >= own.max(axis=0))
     assert np.all(peak <= schedule.num_microbatches * own.sum(axis=0) * (1 + 1e-12))
-    assert np.all(activation_bytes(in_flight(schedule), 2 * saved) == 2 * peak)
+    assert np.all(activation_bytes(schedule, 2 * saved) == 2 * peak)
 
 
 @given(st.integers(1, 8), st.integers(1, 16), st.floats(1, 1e9))
 def test_1f1b_keeps_no_more_than_gpipe(pp, m, saved):
     chunks = np.full(pp, saved)
-    gpipe, late = (activation_bytes(in_flight(build(name, pp, 1, m)), chunks) for name in ("gpipe", "1f1b"))
+    gpipe, late = (activation_bytes(build(name, pp, 1, m), chunks) for name in ("gpipe", "1f1b"))
     assert np.all(late <= gpipe)
     # Rank r holds min(m, pp - r) micro-batches under 1F1B, all of them under GPipe (arXiv 2104.04473).
     assert late.tolist() == [saved * min(m, pp - rank) for rank in range(pp)]

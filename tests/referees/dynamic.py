@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.pipeline import Path, critical_path
 from meshwright.costmodels.schedule import build

@@ -13,12 +13,13 @@ from itertools import combinations, product
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.layer import MODES
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.step import price
 from meshwright.costmodels.tables import build_tables
 from meshwright.planner.choice import Choice
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.meshes import Meshes
+from meshwright.planner.plan import PLACEMENTS
 from meshwright.planner.pricing import setting
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import legal
@@ -97,13 +98,13 @@ def every_mesh(problem: Problem) -> Meshes:
     schedules = [name for name in ("1f1b", "gpipe", "interleaved") if wanted.admits(name)]
     degrees = [t for t in product(range(1, total + 1), repeat=3) if np.prod(t) <= total]
     rows = [
-        (tp, pp, dp, vpp, z, b, batch // dp // b, sp, place, name)
+        (tp, 1, pp, dp, 1, 1, 1, 1, vpp, z, b, batch // dp // b, sp, 0, 1, 0, place, name)
         for tp, pp, dp in degrees
         for b in range(1, batch // dp + 1)
         if batch % (dp * b) == 0
         for name in schedules
         for vpp in (range(2, problem.model.num_layers // pp + 1) if name == "interleaved" else (1,))
-        for z, sp, place in product(range(4), range(2), range(2))
+        for z, sp, place in product(range(4), range(2), range(len(PLACEMENTS)))
     ]
     columns = list(zip(*rows, strict=True))
     numbers = [np.array(c, dtype=np.int64) for c in columns[:-1]]

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.published import gpt
-from meshwright.costmodels.layer import MODES, adapt, price_layer, saved_bytes
+from meshwright.costmodels.layer import adapt, price_layer
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.recompute import MODES, saved_bytes
 from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.catalogue import load_cluster
@@ -113,7 +114,7 @@ def test_table_4_time_of_a_layer_of_22b(sequence_parallel, mode, forward_ms, bac
     cluster = load_cluster("dgx-a100:1")
     rates = device_rates(cluster.accelerator, find_precision("fp16"))
     shape = Shape(4, LENGTH, 8, sequence_parallel)
-    got = price_layer(block(SINGLE["22B"]), shape, rates, group_span(cluster, 8, 1), UNFUSED)
+    got = price_layer(block(SINGLE["22B"]), shape, rates, {"tensor": group_span(cluster, 8, 1)}, UNFUSED)
     at = MODES.index(mode)
     forward = 1e3 * float(got.forward_s + got.tensor_forward_s)
     backward = 1e3 * float(

@@ -1,0 +1,229 @@
+"""States of one layer under ZeRO: where their bytes lie, and what moves them between passes and steps.
+
+Dense states shard over ``dp_shard x cp``, expert states over the ranks that hold the same experts; copies
+(``dp_replicate``) add an all-reduce of each shard (hybrid sharding). A secondary copy (ZeRO++ ``hpz``,
+arXiv 2306.10209) lets the backward pass gather from few neighbours. Offloaded weights come up over the host
+link before they are gathered.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.collectives import collective_time
+from meshwright.costmodels.layer import PLACES, LayerCost
+from meshwright.costmodels.memory import StateBytes, optimizer_traffic, state_bytes
+from meshwright.costmodels.moe import ExpertGemm
+from meshwright.costmodels.offload import host_link_bytes_per_s, host_update_s
+from meshwright.costmodels.operators import Gemm, LayerKind
+from meshwright.costmodels.spans import Spans, wide
+from meshwright.costmodels.strategy import OFFLOADS, Setting, Strategies
+from meshwright.costmodels.work import Collective, Shape
+
+
+@dataclass(frozen=True)
+class LayerStates:
+    """States of one layer of each kind and their traffic; every field has shape (B, K).
+
+    Attributes
+    ----------
+    parameters
+        Trained ones on one rank.
+    device, host_bytes
+        Bytes on the device by item, and in host memory.
+    unit_bytes
+        Gathered weights and gradients not yet scattered while a layer runs.
+    forward_gather_s, backward_gather_s, scatter_s
+        In every pass of a micro-batch.
+    reduce_s, update_gather_s, optimizer_s
+        Once a step.
+    """
+
+    parameters: FloatArray
+    device: StateBytes
+    host_bytes: FloatArray
+    unit_bytes: FloatArray
+    forward_gather_s: FloatArray
+    backward_gather_s: FloatArray
+    scatter_s: FloatArray
+    reduce_s: FloatArray
+    update_gather_s: FloatArray
+    optimizer_s: FloatArray
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One place's share of a layer, (B, K), the ranks that share it and those that hold copies, (B, 1)."""
+
+    parameters: FloatArray
+    weight_bytes: FloatArray
+    frozen_bytes: FloatArray
+    shards: IntArray
+    index: int
+
+
+def _places(setting: Setting, s: Strategies, cost: LayerCost, tied: FloatArray) -> list[_Place]:
+    """Return dense and expert states; a tied head has no weight of its own without a pipeline."""
+    recipe = setting.precision
+    element = float(recipe.element_bytes)
+    narrow = element if recipe.weight_bytes is None else recipe.weight_bytes
+    found = []
+    for index, shards in zip(range(PLACES), (s.shards, s.expert_shards), strict=True):
+        own, frozen = cost.parameters[..., index], cost.frozen_bytes[..., index]
+        twins = tied * (s.pp == 1)[:, None] * (index == 0)
+        trained = np.minimum(twins, own)
+        own, frozen = own - trained, np.maximum(frozen - (twins - trained) * element, 0.0)
+        weights = element * own + (narrow - element) * np.minimum(cost.low_parameters[..., index], own)
+        found.append(_Place(own, weights, frozen, shards[:, None], index))
+    return found
+
+
+def _collective(name: Collective, moved: Sequence[FloatArray], where: Spans, copies: bool) -> FloatArray:
+    """Return the seconds of a collective over both places' groups, one after the other, (B, K)."""
+    spans = (where.replicas, where.expert_replicas) if copies else (where.shards, where.expert_shards)
+    times = [collective_time(name, b, wide(span)) for b, span in zip(moved, spans, strict=True)]
+    return np.asarray(sum(times))
+
+
+def layer_states(
+    setting: Setting,
+    s: Strategies,
+    cost: LayerCost,
+    tied: FloatArray,
+    shapes: Sequence[Shape],
+    where: Spans,
+) -> LayerStates:
+    """Return the states of one layer of each kind.
+
+    Parameters
+    ----------
+    cost
+        Prices of one layer, fields (B, K, ...).
+    tied
+        Local parameters that copy another layer's, (B, K).
+    shapes
+        Of each kind, fields (B,).
+    where
+        Where the groups lie.
+    """
+    stage, gradient = s.zero_stage[:, None], setting.gradient_bytes
+    places = _places(setting, s, cost, tied)
+    whole = [p.weight_bytes + p.frozen_bytes for p in places]
+    gather = _collective("all_gather", whole, where, copies=False)
+    near = collective_time("all_gather", sum(whole), wide(where.secondary))
+    lift = _lift(setting, s, whole, places) * (stage == 3)
+    grads = [gradient * p.parameters for p in places]
+    shard_grads = [g / p.shards for g, p in zip(grads, places, strict=True)]
+    scatter = _collective("reduce_scatter", grads, where, copies=False)
+    copies = _collective("all_reduce", shard_grads, where, copies=True)
+    flat = _collective("all_reduce", grads, where, copies=False)
+    flat = flat + _collective("all_reduce", grads, where, copies=True)
+    device, host = _bytes(setting, s, cost, places)
+    unit = (1 + setting.profile.prefetch_units) * sum(whole) * (stage == 3) + sum(grads) * (stage >= 2)
+    updated = _collective("all_gather", [p.weight_bytes for p in places], where, copies=False)
+    return LayerStates(
+        parameters=np.asarray(sum(p.parameters for p in places)),
+        device=device,
+        host_bytes=host,
+        unit_bytes=unit,
+        forward_gather_s=gather * (stage == 3) + lift,
+        backward_gather_s=np.where(s.hpz[:, None] > 1, near, gather) * (stage == 3) + lift,
+        scatter_s=scatter * (stage >= 2),
+        reduce_s=np.where(stage == 0, flat, copies) + scatter * (stage == 1),
+        update_gather_s=updated * ((stage == 1) | (stage == 2)),
+        optimizer_s=_update(setting, s, places, shapes, where),
+    )
+
+
+def _lift(
+    setting: Setting, s: Strategies, whole: Sequence[FloatArray], places: Sequence[_Place]
+) -> FloatArray:
+    """Return the seconds to bring a rank's shard of offloaded weights to the device, (B, K)."""
+    away = (s.offload >= OFFLOADS.index("parameters"))[:, None]
+    shard = sum(b / p.shards for b, p in zip(whole, places, strict=True))
+    return np.asarray(away * shard / host_link_bytes_per_s(setting.cluster))
+
+
+def _bytes(
+    setting: Setting, s: Strategies, cost: LayerCost, places: Sequence[_Place]
+) -> tuple[StateBytes, FloatArray]:
+    """Return the bytes of states on the device by item, and on the host, (B, K)."""
+    recipe, stage = setting.precision, s.zero_stage[:, None]
+    block = np.array([kind.role == "block" for kind in setting.kinds])
+    total = StateBytes(*(np.zeros_like(places[0].parameters) for _ in range(4)))
+    extra = recipe.low_weight_bytes - recipe.element_bytes
+    for p in places:
+        each = state_bytes(
+            stage, p.shards, recipe, setting.optimizer, setting.profile, setting.gradient_bytes, block
+        )
+        own = p.parameters
+        trained = each.map(lambda v, own=own: v * own)  # type: ignore[misc]
+        kept = np.where(stage == 3, 0.0 if not setting.profile.working_copy else 1 / p.shards, 1.0)
+        low = np.minimum(cost.low_parameters[..., p.index], p.parameters)
+        still = p.frozen_bytes / np.where(stage == 3, p.shards, 1)
+        nothing = np.zeros_like(still)
+        total = total + trained + StateBytes(extra * low * kept + still, nothing, nothing, nothing)
+    return _placed(s, total, sum(p.weight_bytes + p.frozen_bytes for p in places))
+
+
+def _placed(s: Strategies, total: StateBytes, whole: FloatArray | int) -> tuple[StateBytes, FloatArray]:
+    """Return states split between device and host, with the secondary copy of the weights on the device."""
+    states_away = (s.offload >= OFFLOADS.index("optimizer"))[:, None]
+    weights_away = (s.offload >= OFFLOADS.index("parameters"))[:, None]
+    secondary = np.where(s.hpz[:, None] > 1, whole / s.hpz[:, None], 0.0)
+    host = (total.master_weights + total.optimizer_moments) * states_away + total.weights * weights_away
+    device = StateBytes(
+        total.weights * ~weights_away + secondary,
+        total.gradients,
+        total.master_weights * ~states_away,
+        total.optimizer_moments * ~states_away,
+    )
+    return device, np.asarray(host)
+
+
+def _update(
+    setting: Setting, s: Strategies, places: Sequence[_Place], shapes: Sequence[Shape], where: Spans
+) -> FloatArray:
+    """Return the seconds of the optimizer step, (B, K): a pass over the states, on device or host."""
+    rates, recipe, optimizer = setting.rates, setting.precision, setting.optimizer
+    block = np.array([kind.role == "block" for kind in setting.kinds])
+    traffic = optimizer_traffic(recipe, optimizer, setting.gradient_bytes, block)
+    split = (s.zero_stage >= 1)[:, None]
+    share = sum(p.parameters / np.where(split, p.shards, 1) for p in places)
+    at_device = traffic * share / (rates.memory_bytes_per_s * setting.profile.optimizer_fraction)
+    moved = (setting.gradient_bytes + recipe.element_bytes) * share
+    at_host = host_update_s(setting.cluster, traffic * share, moved)
+    seconds = np.where((s.offload > 0)[:, None], at_host, at_device)
+    return np.asarray(seconds + _orthogonalise(setting, split, places, shapes, where))
+
+
+def _orthogonalise(
+    setting: Setting, split: FloatArray, places: Sequence[_Place], shapes: Sequence[Shape], where: Spans
+) -> FloatArray:
+    """Return what an optimizer of whole matrices adds, (B, K): it gathers them and multiplies (Muon).
+
+    Every rank that shares a matrix computes its update (arXiv 2502.16982, section 2.3).
+    """
+    optimizer, rates = setting.optimizer, setting.rates
+    if not optimizer.newton_schulz_steps:
+        return np.zeros_like(places[0].parameters)
+    pairs = zip(setting.kinds, shapes, strict=True)
+    flops = np.stack([_matrix_flops(setting, kind, shape) for kind, shape in pairs], axis=-1)
+    block = np.array([kind.role == "block" for kind in setting.kinds])
+    moved = [optimizer.gather_bytes * p.parameters * block * split for p in places]
+    return flops / (rates.peak_flops_per_s * rates.gemm_fraction) + _collective(
+        "all_gather", moved, where, copies=False
+    )
+
+
+def _matrix_flops(setting: Setting, kind: LayerKind, shape: Shape) -> FloatArray:
+    """Return the FLOPs of orthogonalising the matrices of one layer on one rank, (B,)."""
+    total = np.zeros(np.shape(shape.tp))
+    for op in kind.operators:
+        if isinstance(op, Gemm | ExpertGemm) and op.trained and kind.role == "block":
+            n, k = op.local_dims(shape)
+            groups = op.local_experts(shape) if isinstance(op, ExpertGemm) else 1
+            total = total + groups * setting.optimizer.matrix_flops(n, k)
+    return total
