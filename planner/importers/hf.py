@@ -6,7 +6,7 @@ from dataclasses import replace
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.graph import ModelGraph
-from meshwright.planner.importers.builders import BUILDERS
+from meshwright.planner.importers.builders import find_builder
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.contradictions import refuse_contradictions
 from meshwright.planner.importers.families import ALIASES, FAMILIES, GENERIC, NESTED
@@ -22,7 +22,7 @@ def model_from_config(config: Config, name: str) -> ModelGraph:
     ModelConfigError
         The architecture is not supported, keys are missing or a value is not allowed; all are named.
     """
-    builder = BUILDERS.get(config.model_type)
+    builder = find_builder(config)
     if builder is not None:
         return builder(config, name)
     config, notes = _text_part(config)

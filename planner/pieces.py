@@ -1,0 +1,82 @@
+"""The small operators that blocks, embeddings and heads are put together from.
+
+What is kept for the backward pass belongs to the operator that produces it; a layer's input is the
+checkpoint that the memory model adds once per layer (:mod:`meshwright.planner.blocks`).
+"""
+
+from meshwright.costmodels.loss import FULL_LOGITS
+from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
+from meshwright.costmodels.vocabulary import CrossEntropy
+
+
+def wide(features: int) -> Part:
+    """Return features that are whole on each rank (the residual stream)."""
+    return Part(features, features, "hidden features")
+
+
+def vocabulary(rows: int) -> Part:
+    """Return a vocabulary as tensor parallelism splits it."""
+    return Part(rows, rows, "vocabulary", padded=True)
+
+
+def norm(
+    name: str,
+    hidden: int,
+    *,
+    bias: bool = True,
+    weight: bool = True,
+    keeps_input: bool = False,
+    saves: bool = True,
+) -> Pointwise:
+    """Return a norm over ``hidden`` features.
+
+    Parameters
+    ----------
+    name, hidden
+        Its name and width.
+    bias, weight
+        Whether it has a shift and a scale (LayerNorm: both; RMSNorm: the scale).
+    keeps_input
+        Whether what it keeps is its input, which nobody else does (so recomputing it frees nothing).
+    saves
+        Whether it keeps anything: a norm at the end of a layer does not, as its output is the next one's
+        checkpoint.
+    """
+    weights = hidden * (weight + bias)
+    kept = hidden * saves
+    return Pointwise(name, "sequence", hidden, hidden, saves=kept, weights=weights, light=not keeps_input)
+
+
+def dense(name: str, inputs: int, outputs: int, *, bias: bool = True, saves_output: bool = False) -> Gemm:
+    """Return a linear layer that each rank holds whole (projections outside the blocks)."""
+    return Gemm(name, wide(inputs), (wide(outputs),), "replicated", bias, saves_output=saves_output)
+
+
+def activation(name: str, features: int) -> Pointwise:
+    """Return an activation function outside the tensor-parallel region."""
+    return Pointwise(name, "sequence", features, features, saves=features, light=True)
+
+
+def added(name: str, hidden: int, *, weights: int = 0) -> Pointwise:
+    """Return a sum of two streams (positions onto embeddings); ``weights`` are the rows that it adds."""
+    return Pointwise(name, "sequence", 2 * hidden, hidden, weights=weights, backward_ratio=1.0)
+
+
+def few_tokens(name: str, weights: int) -> Pointwise:
+    """Return weights that only a token or two of a sequence meet (poolers, class tokens): no work."""
+    return Pointwise(name, "sequence", 0, 0, weights=weights)
+
+
+def dropout(name: str, hidden: int) -> Pointwise:
+    """Return dropout that is fused with nothing: its mask is kept."""
+    return Pointwise(name, "sequence", hidden, hidden, mask_features=hidden, backward_ratio=1.0)
+
+
+def language_head(hidden: int, vocab: int, *, tied: bool, bias: bool = False) -> tuple[Operator, ...]:
+    """Return the projection to the vocabulary and the cross entropy over it."""
+    rows = vocabulary(vocab)
+    return (
+        Boundary("head_enter", "enter", hidden),
+        Gemm("lm_head", wide(hidden), (rows,), "column", bias, tied=tied),
+        CrossEntropy("loss", rows, FULL_LOGITS),
+    )
