@@ -94,7 +94,8 @@ def adapt(
     The products of blocks run in the recipe's 8- or 4-bit type; embedding, head and router do not
     (Transformer Engine; arXiv 2412.19437, section 3.3.1).
     """
-    low = precision is not None and precision.low_compute is not None and kind.role == "block"
+    blocks = kind.role == "block" and kind.low_precision
+    low = precision is not None and precision.low_compute is not None and blocks
 
     def swap(op: Operator) -> Operator:
         if isinstance(op, Attention):

@@ -153,7 +153,8 @@ class Gemm:
     another layer and count no parameters of the model, but occupy memory where a pipeline separates them.
     The backward pass is two products of the same size, for the input's and the weight's gradient; a frozen
     weight has only the first. ``low_precision`` products run in the recipe's 8- or 4-bit type where it has
-    one. ``on`` the ``context`` it multiplies the other sequence's tokens (keys of cross attention).
+    one. ``on`` the ``context`` it multiplies the other sequence's tokens (keys of cross attention); on the
+    ``sequence`` region those that sequence parallelism leaves a rank (down-projections, routers' like).
     A quantised frozen weight (``stored_bytes``) is expanded before each product.
     """
 
@@ -169,7 +170,7 @@ class Gemm:
     expert: ClassVar[bool] = False
     stored_bytes: float | None = None
     low_precision: bool = False
-    on: Literal["own", "context"] = "own"
+    on: Literal["own", "context", "sequence"] = "own"
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -197,7 +198,9 @@ class Gemm:
 
     def rows(self, shape: Shape) -> Num:
         """Return the tokens that it multiplies."""
-        return shape.tokens if self.on == "own" else shape.context_tokens
+        if self.on == "context":
+            return shape.context_tokens
+        return shape.tokens / (shape.sequence_split if self.on == "sequence" else 1)
 
     def _product(self, shape: Shape, m: Num, n: Num, k: Num, *, weight_gradient: bool = False) -> Work:
         return gemm_work(
@@ -384,6 +387,9 @@ class LayerKind:
         stage passes the encoder's output to the next).
     backward
         Whether it has a backward pass: nothing before the first trained weight needs one.
+    low_precision
+        Whether its products run in the recipe's 8- or 4-bit type (a recipe may keep the first and last blocks
+        in 16 bits).
 
     Raises
     ------
@@ -398,6 +404,7 @@ class LayerKind:
     stream: str = "text"
     carries: Num = 0
     backward: bool = True
+    low_precision: bool = True
 
     def __post_init__(self) -> None:
         names = [op.name for op in self.operators]
