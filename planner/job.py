@@ -8,6 +8,10 @@ from typing import Any
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import DECISIONS, Choice
 from meshwright.planner.pins import read_pins
+from meshwright.planner.tuning import Tuning, read_tuning
+
+_OPTIONAL_COUNTS = ("tokens", "target_length", "image_tokens")
+_NAMES = ("precision", "optimizer", "target", "profile", "loss")
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Job:
     global_batch_size
         Sequences per optimizer step.
     sequence_length
-        Tokens per sequence.
+        Tokens per sequence; the encoder's where there is one.
     precision
         A recipe of :mod:`meshwright.costmodels.precision`.
     optimizer
@@ -38,11 +42,22 @@ class Job:
         Pins, bounds and bans by decision name (see :data:`DECISIONS`).
     allow_idle
         Whether devices may stay unused.
+    target_length
+        Tokens per sequence of an encoder-decoder's decoder; None: as long as the encoder's.
+    image_tokens
+        Tokens that images add to a sample's decoder sequence, for models that read images; None: no images.
+    tuning
+        What is trained; text (``lora:r=16``) and mappings are read (:mod:`meshwright.planner.tuning`).
+    expert_load
+        Rows of the busiest expert rank over the mean, at least 1, or the capacity factor.
+    mtp
+        Whether the multi-token-prediction layers that the model's file names are trained as well.
 
     Raises
     ------
     MeshwrightError
-        If a number is not a positive integer or a decision's name is unknown.
+        If a number is not a positive integer, a name or a switch is none, a tuning is not allowed or a
+        decision's name is unknown.
     """
 
     global_batch_size: int
@@ -56,22 +71,20 @@ class Job:
     tokens: int | None = None
     choices: Mapping[str, Choice] = field(default_factory=dict)
     allow_idle: bool = False
+    target_length: int | None = None
+    image_tokens: int | None = None
+    tuning: Tuning = field(default_factory=Tuning)
+    expert_load: float = 1.0
+    mtp: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("global_batch_size", "sequence_length", "tokens"):
+        for name in ("global_batch_size", "sequence_length", *_OPTIONAL_COUNTS):
             value = getattr(self, name)
-            if value is not None or name != "tokens":
+            if value is not None or name not in _OPTIONAL_COUNTS:
                 object.__setattr__(self, name, _check_count(name, value))
-        for name in ("precision", "optimizer", "target", "profile", "loss"):
-            value = getattr(self, name)
-            if not (isinstance(value, str) or (value is None and name in ("profile", "loss"))):
-                raise MeshwrightError(f"{name}: {value!r} is not a name")
-        if isinstance(self.headroom, bool) or not isinstance(self.headroom, int | float):
-            raise MeshwrightError(f"headroom: {self.headroom!r} is not a number in [0, 1)")
-        if not 0 <= self.headroom < 1:
-            raise MeshwrightError(f"headroom: {self.headroom!r} is not in [0, 1); it is a fraction of memory")
-        if not isinstance(self.allow_idle, bool):
-            raise MeshwrightError(f"allow_idle: {self.allow_idle!r} is not true or false")
+        object.__setattr__(self, "tuning", read_tuning(self.tuning))
+        self._check_words()
+        self._check_shares()
         if not isinstance(self.choices, Mapping) or not all(
             isinstance(c, Choice) for c in self.choices.values()
         ):
@@ -79,6 +92,29 @@ class Job:
         unknown = sorted(map(str, set(self.choices) - set(DECISIONS)))
         if unknown:
             raise MeshwrightError(f"pins: {unknown[0]!r} is not a decision; allowed: {', '.join(DECISIONS)}")
+
+    def _check_words(self) -> None:
+        """Refuse names that are no text and switches that are neither true nor false."""
+        for name in _NAMES:
+            value = getattr(self, name)
+            if not (isinstance(value, str) or (value is None and name in ("profile", "loss"))):
+                raise MeshwrightError(f"{name}: {value!r} is not a name")
+        for name in ("allow_idle", "mtp"):
+            if not isinstance(getattr(self, name), bool):
+                raise MeshwrightError(f"{name}: {getattr(self, name)!r} is not true or false")
+
+    def _check_shares(self) -> None:
+        """Refuse a headroom outside [0, 1) and a busiest expert rank below the mean."""
+        if isinstance(self.headroom, bool) or not isinstance(self.headroom, int | float):
+            raise MeshwrightError(f"headroom: {self.headroom!r} is not a number in [0, 1)")
+        if not 0 <= self.headroom < 1:
+            raise MeshwrightError(f"headroom: {self.headroom!r} is not in [0, 1); it is a fraction of memory")
+        load = self.expert_load
+        if isinstance(load, bool) or not isinstance(load, int | float) or not 1 <= load <= 10**6:
+            raise MeshwrightError(
+                f"expert_load: {load!r} is not a number of at least 1; it is the rows of the busiest expert "
+                "rank over the mean, or the capacity factor"
+            )
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> "Job":
