@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from meshwright.costmodels.operators import LayerKind
@@ -44,7 +45,7 @@ def every(segment: Segment) -> tuple[int, ...]:
 
 def chain(segments: Sequence[Segment]) -> tuple[Join, ...]:
     """Return joins that make one chain of the segments."""
-    return tuple(Join(a.name, b.name) for a, b in zip(segments, segments[1:], strict=False))
+    return tuple(Join(a.name, b.name) for a, b in pairwise(segments))
 
 
 def assemble(

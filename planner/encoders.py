@@ -187,9 +187,7 @@ def _mlp(spec: BlockSpec) -> tuple[Operator, ...]:
     ratio = 5 / 3 if spec.gated else 1.5
     return (
         Gemm(name, wide(spec.hidden), (part,) * branches, "column", spec.mlp_bias, saves_output=True),
-        Pointwise(
-            "activation", "tensor", branches * f, f, saves=f, units=f, backward_ratio=ratio, light=True
-        ),
+        Pointwise("activation", "tensor", branches * f, f, f, units=f, backward_ratio=ratio, light=True),
         Gemm("down", part, (wide(spec.hidden),), "row", spec.mlp_bias),
     )
 

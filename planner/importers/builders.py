@@ -5,12 +5,15 @@ from typing import Final, TypeAlias
 
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.builders_encoder import ENCODER_FAMILIES, encoder
+from meshwright.planner.importers.builders_seq2seq import encoder_decoder
 from meshwright.planner.importers.config import Config
+from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES
 
 Builder: TypeAlias = Callable[[Config, str], ModelGraph]
 
 BUILDERS: Final[Mapping[str, Builder]] = {
     **dict.fromkeys(ENCODER_FAMILIES, encoder),
+    **dict.fromkeys(SEQ2SEQ_FAMILIES, encoder_decoder),
 }
 """Builders by ``model_type``."""
 

@@ -3,12 +3,9 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from meshwright.planner.importers.config import MISSING, Config
-
-DEFAULT_LABELS: Final = 2
-"""``num_labels`` of a configuration that names none."""
 
 
 def architecture(config: Config, known: tuple[str, ...], default: str) -> str:
@@ -31,13 +28,16 @@ def architecture(config: Config, known: tuple[str, ...], default: str) -> str:
     return match.group(1)
 
 
-def labels(config: Config) -> int:
-    """Return the classes of a classification head: as many as ``id2label`` names, or ``num_labels``."""
+def labels(config: Config, default: int = 2) -> int:
+    """Return the classes of a classification head: as many as ``id2label`` names, or ``num_labels``.
+
+    ``default`` is what the configuration class takes where the file says neither.
+    """
     _, names = config.find(("id2label",))
     if isinstance(names, Mapping) and names:
         return len(names)
     _, value = config.find(("num_labels", "_num_labels"))
-    return DEFAULT_LABELS if value is MISSING or value is None else config.count("num_labels", value, "width")
+    return default if value is MISSING or value is None else config.count("num_labels", value, "width")
 
 
 def assumptions(config: Config, model_type: str) -> tuple[str, ...]:
