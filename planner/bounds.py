@@ -1,21 +1,22 @@
 """Lower bounds on the step time and the memory of every mesh, in numpy: what they discard cannot win.
 
 Two passes. :func:`quick_bounds` prices all meshes: total work spread over the pipeline by the closed form of
-its schedule. :func:`stage_bounds` looks at the survivors' ranks: how many layers can rank ``i`` hold within
-its memory (with its in-flight micro-batches) and within the time that a step of length ``M`` leaves it? A
-fractional mix of recompute modes under two limits is a linear program with a closed form; if the ranks
-together cannot hold the model, no plan of length ``M`` exists. Bisection on ``M`` gives the bound.
+its schedule. :func:`stage_bounds` looks at the survivors' ranks: how much of the model can rank ``i`` hold
+within its memory (with its in-flight micro-batches) and within the time that a step of length ``M`` leaves
+it? Give each layer kind a value; a rank's fractional mix of kinds and recompute modes of the greatest value
+under two limits is a linear program with a closed form. If the ranks together hold less than the model's
+value, whatever the values are, no plan of length ``M`` exists. Bisection on ``M`` gives the bound.
 """
 
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
-from meshwright.costmodels.recompute import MODES
+from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.pipeline import uniform_bound
+from meshwright.costmodels.pipeline_bounds import uniform_bound
+from meshwright.costmodels.recompute import MODES, has_experts
 from meshwright.costmodels.schedule import build, in_flight
 from meshwright.costmodels.step import fixed_bytes
 from meshwright.costmodels.strategy import Setting, Strategies
@@ -40,23 +41,54 @@ class Demand:
         (K, M).
     blocks
         (K,) whether a kind is a block.
+    first, last
+        Kind of the first and of the last layer where it is no block (it stays on the pipeline's end), or -1.
     """
 
     layers: IntArray
     allowed: BoolArray
     blocks: BoolArray
+    first: int = -1
+    last: int = -1
+
+    @property
+    def movable(self) -> IntArray:
+        """Layers of each kind that may lie on any rank, (K,)."""
+        free = self.layers.copy()
+        for end in (self.first, self.last):
+            if end >= 0:
+                free[end] -= 1
+        return free
 
 
 def demand(problem: Problem) -> Demand:
-    """Return what must be placed, with the recompute modes that target and job admit."""
+    """Return what must be placed, with the recompute modes that target and job admit.
+
+    ``moe`` is a mode of layers with experts; for others it means ``selective``. ``offload`` is searched only
+    where the job names it.
+    """
+    model = problem.model
     wanted = problem.job.choices.get("recompute", Choice())
-    modes = np.array([m in problem.target.recompute and wanted.admits(m) for m in MODES])
-    if not modes.any():
+    named = wanted.allowed or frozenset()
+    admitted = {m for m in MODES if m in problem.target.recompute and wanted.admits(m)}
+    modes = {m for m in admitted if m != "offload" or m in named}
+    if not modes:
         have = ", ".join(m for m in MODES if m in problem.target.recompute)
         raise MeshwrightError(f"pins: recompute leaves no mode of {problem.target.title}; it has {have}")
-    blocks = np.array([kind.role == "block" for kind in problem.model.kinds])
-    none = np.array([m == "none" for m in MODES])
-    return Demand(problem.model.kind_counts, np.where(blocks[:, None], modes, none), blocks)
+    allowed = np.array([[m in _own_modes(kind, modes, named) for m in MODES] for kind in model.kinds])
+    blocks = np.array([kind.role == "block" for kind in model.kinds])
+    ends = [-1 if blocks[k] else k for k in (model.layer_kinds[0], model.layer_kinds[-1])]
+    return Demand(model.kind_counts, allowed, blocks, *ends)
+
+
+def _own_modes(kind: LayerKind, modes: set[str], named: frozenset[str]) -> set[str]:
+    """Return the modes that a kind may take: only blocks are recomputed, and only experts apart."""
+    if kind.role != "block":
+        return {"none"}
+    if has_experts(kind):
+        return modes
+    rest = modes - {"moe"}
+    return rest | {"selective"} if "moe" in named or not rest else rest
 
 
 def _least(values: FloatArray, allowed: BoolArray) -> FloatArray:
@@ -122,60 +154,88 @@ def in_flight_floor(s: Strategies) -> FloatArray:
 
 @dataclass(frozen=True)
 class _Ranks:
-    """What the ranks of each mesh offer, fields (B, R) or (B, 1, M)."""
+    """What the ranks of each mesh offer, (B, R), and what an item (a kind in a mode) asks for.
+
+    Attributes
+    ----------
+    item_s, item_bytes
+        (B, 1, I) and (B, R, I).
+    values
+        Values of the items, (V, B, 1, I): several ways to weigh kinds against each other.
+    needed
+        The model's value, (V, B).
+    """
 
     room_bytes: FloatArray
     taken_s: FloatArray
-    layer_s: FloatArray
-    layer_bytes: FloatArray
     exists: BoolArray
+    item_s: FloatArray
+    item_bytes: FloatArray
+    values: FloatArray
+    needed: FloatArray
 
 
 def _ranks(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable: float) -> _Ranks:
-    """Return room for blocks on each rank, after embedding and head took theirs."""
+    """Return room on each rank after the ends of the model took theirs, and the items to fill it with."""
     index = np.arange(int(s.pp.max()))
     exists = index < s.pp[:, None]
     live = np.maximum(in_flight_floor(s), 1.0)
     growth = 1 + setting.profile.fragmentation
-    room = np.broadcast_to(
-        usable - np.sum(list(fixed_bytes(setting, s).values()), axis=0)[:, None], exists.shape
-    ).copy()
+    fixed = np.sum(list(fixed_bytes(setting, s).values()), axis=0)
+    room = np.broadcast_to(usable - fixed[:, None], exists.shape).copy()
     taken = np.zeros(exists.shape)
-    for k in np.flatnonzero(~want.blocks):
-        first = setting.kinds[k].role == "embedding"
-        here = (index == 0) if first else (index == s.pp[:, None] - 1)
-        saved = growth * tables.saved_bytes[:, k, 0, None] * live
-        room -= np.where(here, tables.state_bytes[:, k, None] + saved, 0.0)
-        taken += np.where(here, (tables.forward_s[:, k] + tables.backward_s[:, k, 0])[:, None], 0.0)
-    b = np.flatnonzero(want.blocks)
-    allowed = want.allowed[b]
-    seconds = np.where(allowed, tables.forward_s[:, b, None] + tables.backward_s[:, b], np.inf).min(axis=1)
-    saved = np.where(allowed, tables.saved_bytes[:, b], np.inf).min(axis=1)
-    states = tables.state_bytes[:, b].min(axis=1)
-    weight = states[:, None, None] + growth * saved[:, None] * live[..., None]
-    return _Ranks(room, taken, seconds[:, None], weight, exists)
+    for k, here in ((want.first, index == 0), (want.last, index == s.pp[:, None] - 1)):
+        if k >= 0:
+            saved = growth * tables.saved_bytes[:, k, 0, None] * live
+            room -= np.where(here, tables.state_bytes[:, k, None] + saved, 0.0)
+            taken += np.where(here, (tables.forward_s[:, k] + tables.backward_s[:, k, 0])[:, None], 0.0)
+    free = want.movable
+    kind, mode = np.nonzero(want.allowed & (free > 0)[:, None])
+    seconds = np.maximum(tables.forward_s[:, kind] + tables.backward_s[:, kind, mode], 1e-30)
+    kept = (
+        tables.state_bytes[:, kind][:, None]
+        + growth * tables.saved_bytes[:, kind, mode][:, None] * live[..., None]
+    )
+    values = _values(seconds, kept.min(axis=1), kind, free)
+    needed = np.stack([(v * free).sum(axis=-1) for v in values])
+    chosen = np.stack([v[:, None, kind] for v in values])
+    return _Ranks(room, taken, exists, seconds[:, None], np.maximum(kept, 1e-30), chosen, needed)
+
+
+def _values(
+    seconds: FloatArray, least_bytes: FloatArray, kind: IntArray, free: IntArray
+) -> tuple[FloatArray, ...]:
+    """Return values of the kinds, (B, K) each: least seconds, and with several kinds also least bytes."""
+    wanted = []
+    for per_item in (seconds, least_bytes):
+        value = np.zeros((len(seconds), len(free)))
+        for k in np.unique(kind):
+            value[:, k] = per_item[:, kind == k].min(axis=1)
+        wanted.append(value)
+    return tuple(wanted if len(np.unique(kind)) > 1 else wanted[:1])
 
 
 def _capacity(ranks: _Ranks, limit_s: FloatArray) -> FloatArray:
-    """Return the blocks that each rank holds at most within its room and a time per micro-batch, (B, R).
+    """Return the value that all ranks hold at most within their room and a time per micro-batch, (V, B).
 
-    The best fractional mix of modes under two limits lies at a corner: one mode, or two with both limits met.
+    The best fractional mix of items under two limits lies at a corner: one item, or two with both limits met.
     """
-    time = np.maximum(limit_s - ranks.taken_s, 0.0)
-    room = np.maximum(ranks.room_bytes, 0.0)
-    usable = np.isfinite(ranks.layer_s[0, 0]) & np.isfinite(ranks.layer_bytes[0, 0])
-    modes = np.flatnonzero(usable)
-    t = [np.broadcast_to(ranks.layer_s[..., m], time.shape) for m in range(len(MODES))]
-    w = [ranks.layer_bytes[..., m] for m in range(len(MODES))]
-    best = np.zeros(time.shape)
-    for m in modes:
-        best = np.maximum(best, np.minimum(time / t[m], room / w[m]))
-    for i, j in combinations(modes, 2):
-        det = t[i] * w[j] - t[j] * w[i]
+    time = np.maximum(limit_s - ranks.taken_s, 0.0)[..., None]
+    room = np.maximum(ranks.room_bytes, 0.0)[..., None]
+    t, w = ranks.item_s, ranks.item_bytes
+    alone = np.minimum(time / t, room / w)
+    best = (ranks.values * alone).max(axis=-1)
+    i, j = np.triu_indices(t.shape[-1], 1)
+    if len(i):
+        det = t[..., i] * w[..., j] - t[..., j] * w[..., i]
         with np.errstate(divide="ignore", invalid="ignore"):
-            x, y = (time * w[j] - t[j] * room) / det, (t[i] * room - time * w[i]) / det
-        best = np.maximum(best, np.where((x >= 0) & (y >= 0) & (det != 0), x + y, 0.0))
-    return np.where(ranks.exists, best, 0.0)
+            x = (time * w[..., j] - t[..., j] * room) / det
+            y = (t[..., i] * room - time * w[..., i]) / det
+        corner = (x >= 0) & (y >= 0) & (det != 0)
+        x, y = np.where(corner, x, 0.0), np.where(corner, y, 0.0)
+        pairs = (ranks.values[..., i] * x + ranks.values[..., j] * y).max(axis=-1)
+        best = np.maximum(best, pairs)
+    return np.asarray(np.where(ranks.exists, best, 0.0).sum(axis=-1))
 
 
 def stage_bounds(
@@ -200,7 +260,6 @@ def stage_bounds(
         Seconds of interest: the best known step, or infinity for a test of memory alone.
     """
     ranks = _ranks(setting, s, tables, want, usable)
-    blocks = float(want.layers[want.blocks].sum())
     tail = _tail(setting, s, tables, want)
     work, share = least_work(s, tables, want)
     m = s.num_microbatches[:, None].astype(np.float64)
@@ -213,8 +272,8 @@ def stage_bounds(
         spare = np.maximum(length - work[:, None], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             by_path = np.where(plain & (through > 0), spare / through, np.inf)
-        held = _capacity(ranks, np.minimum(length / m, by_path)).sum(axis=1)
-        return np.asarray(held * (1 + 1e-9) >= blocks)
+        held = _capacity(ranks, np.minimum(length / m, by_path))
+        return np.asarray((held * (1 + 1e-9) >= ranks.needed).all(axis=0))
 
     low, high = floor.copy(), np.full(len(s), min(ceiling, 1e9))
     possible = holds(high) & (low <= high)

@@ -5,6 +5,7 @@ from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from meshwright.costmodels.schedule import legal
 from meshwright.costmodels.schedule import names as schedules
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.meshes import mesh_of
@@ -13,7 +14,7 @@ from meshwright.planner.pricing import loss_name, price_plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate
 from meshwright.planner.rules import check_mesh, check_problem
-from meshwright.planner.strategy import make_plan
+from meshwright.planner.strategy import chunk_ranks, make_plan, workload
 
 if TYPE_CHECKING:
     from meshwright.hardware.spec import Cluster
@@ -86,6 +87,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         "profile": problem.profile.name,
         "loss": loss_name(problem),
         **{name: getattr(job, name) for name in _OF_THE_JOB},
+        **workload(problem),
     }
     for name, value in own.items():
         if getattr(plan, name) != value:
@@ -99,12 +101,16 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         )
     if len(plan.chunks) != plan.pp * plan.vpp:
         raise MeshwrightError(f"plan: {len(plan.chunks)} chunks; pp x vpp is {plan.pp * plan.vpp}")
+    reason = legal(plan.schedule, plan.pp, plan.vpp, plan.num_microbatches)
+    if reason is not None:
+        raise MeshwrightError(f"plan: schedule {plan.schedule!r}: {reason}")
+    ranks = chunk_ranks(plan.schedule, plan.pp, plan.vpp)
     at = 0
     for c, chunk in enumerate(plan.chunks):
-        if chunk.start != at or chunk.stop <= chunk.start or chunk.rank != c % plan.pp:
+        if chunk.start != at or chunk.stop <= chunk.start or chunk.rank != ranks[c]:
             raise MeshwrightError(
                 f"plan: chunk {c} ({chunk.start} to {chunk.stop} on rank {chunk.rank}) must start at layer "
-                f"{at}, hold a layer and live on rank {c % plan.pp}"
+                f"{at}, hold a layer and live on rank {ranks[c]}"
             )
         at = chunk.stop
     if at != model.num_layers:

@@ -6,9 +6,10 @@ from math import ceil, floor, isfinite
 from typing import Any, Final
 
 from meshwright.costmodels.schedule import names as schedules
+from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 from meshwright.planner.choice import DECISIONS, Choice, choice
-from meshwright.planner.plan import PLACEMENTS, RECOMPUTE_MODES
+from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS, RECOMPUTE_MODES, full_placement
 
 _RULE: Final = re.compile(r"\s*(?P<name>\w+)\s*(?P<sign><=|>=|!=|==|=|!)\s*(?P<value>\S.*?)\s*")
 _PLACEMENTS: Final = tuple(",".join(order) for order in PLACEMENTS)
@@ -87,10 +88,10 @@ def _placements(value: Any) -> Choice:
 
 
 def _joined(value: Any) -> str:
-    """Return dimensions as ``tp,dp,pp``."""
+    """Return dimensions as ``tp,cp,dp,pp``; where ``cp`` is not named it lies next to ``tp``."""
     names = value.split(",") if isinstance(value, str) else value
     names = names if isinstance(names, list | tuple) else [names]
-    return ",".join(str(name).strip() for name in names)
+    return ",".join(full_placement([str(name).strip() for name in names]))
 
 
 def _is_count(value: Any) -> bool:
@@ -103,6 +104,8 @@ _VALUES: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "zero_stage": (lambda v: v in range(4) and not isinstance(v, bool), "0, 1, 2 and 3"),
     "sequence_parallel": (lambda v: isinstance(v, bool), "true and false"),
     "schedule": (lambda v: v in schedules(), ", ".join(schedules())),
+    "kv_exchange": (lambda v: v in KV_EXCHANGES, " and ".join(KV_EXCHANGES)),
+    "offload": (lambda v: v in OFFLOADS, ", ".join(OFFLOADS)),
     "placement": (lambda v: v in _PLACEMENTS, " and ".join(_PLACEMENTS)),
     "recompute": (lambda v: v in RECOMPUTE_MODES, ", ".join(RECOMPUTE_MODES)),
 }
@@ -110,6 +113,8 @@ _DOMAINS: Final[dict[str, tuple[Any, ...]]] = {
     "zero_stage": (0, 1, 2, 3),
     "sequence_parallel": (True, False),
     "schedule": schedules(),
+    "kv_exchange": KV_EXCHANGES,
+    "offload": OFFLOADS,
     "placement": _PLACEMENTS,
     "recompute": RECOMPUTE_MODES,
 }

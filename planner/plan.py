@@ -1,16 +1,26 @@
 """A plan: every decision, explicit, as a frozen record that round-trips through JSON."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from itertools import permutations
 from typing import Any
 
+from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
 
-SCHEMA_VERSION = 1
-RECOMPUTE_MODES = ("none", "selective", "full")
-PLACEMENTS = (("tp", "dp", "pp"), ("tp", "pp", "dp"))
+SCHEMA_VERSION = 2
+RECOMPUTE_MODES = ("none", "selective", "moe", "offload", "full")
+PLACEMENTS = tuple(("tp", *rest) for rest in permutations(("cp", "dp", "pp")))
 """Orders in which the dimensions may lie on the topology, innermost first; tensor groups stay innermost."""
+KV_EXCHANGES = ("ring", "all_gather")
+"""How context ranks see each other's keys and values: passed round a ring, or gathered first."""
+
+
+def full_placement(names: Sequence[str]) -> tuple[str, ...]:
+    """Return an order of all four dimensions: where ``cp`` is not named it lies next to ``tp``."""
+    found = tuple(names)
+    return found if "cp" in found or found[:1] != ("tp",) else ("tp", "cp", *found[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,40 +35,67 @@ class Chunk:
     stop: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """How a model is trained on a cluster.
 
     Attributes
     ----------
-    tp, pp, dp, vpp
-        Tensor, pipeline and data degree, and chunks (virtual stages) per pipeline rank.
+    tuning
+        What is trained: ``full``, or adapters and frozen parts (:mod:`meshwright.planner.tuning`).
+    target_length, image_tokens
+        Lengths of the job beside ``sequence_length``, None where the model has no such stream.
+    expert_load
+        Rows of the busiest expert rank over the mean that the plan was priced with.
+    tp, cp, pp, dp, vpp
+        Tensor, context, pipeline and data degree, and chunks (virtual stages) per pipeline rank.
+    dp_replicate
+        Copies of the sharded states among the ``dp`` ranks (hybrid sharding).
+    ep, etp
+        Expert and expert-tensor degree, folded over the ``tp x cp x dp`` ranks of a stage.
+    hpz
+        Ranks that hold a secondary copy of the 16-bit weights together (ZeRO++; 1: none).
+    ulysses
+        Of the ``cp`` ranks those that exchange heads for tokens; the others exchange keys and values.
+    kv_exchange
+        One of :data:`KV_EXCHANGES`.
     placement
-        Mesh dimensions, innermost first: ``("tp", "dp", "pp")`` keeps tensor groups on neighbours.
+        Mesh dimensions, innermost first: ``("tp", "cp", "dp", "pp")`` keeps tensor groups on neighbours.
     schedule
-        ``gpipe``, ``1f1b`` or ``interleaved``.
+        One of :func:`meshwright.costmodels.schedule.names`.
     zero_stage
         0 to 3 (arXiv 1910.02054); 2 with FSDP means parameters are not resharded after the forward pass.
+    offload
+        What lives in host memory: ``none``, ``optimizer`` or ``parameters``.
     micro_batch_size, num_microbatches
         Sequences per forward pass of a replica, and passes per step.
     chunks
         ``pp * vpp`` chunks in model order.
     recompute
-        ``none``, ``selective`` or ``full`` for each layer.
+        One of :data:`RECOMPUTE_MODES` for each layer.
     """
 
     model: str
     cluster: str
     sequence_length: int
+    target_length: int | None = None
+    image_tokens: int | None = None
     global_batch_size: int
     precision: str
     optimizer: str
     loss: str
+    tuning: str = "full"
+    expert_load: float = 1.0
     target: str
     profile: str
     tp: int
+    cp: int = 1
     pp: int
     dp: int
+    dp_replicate: int = 1
+    ep: int = 1
+    etp: int = 1
+    hpz: int = 1
     vpp: int
     placement: tuple[str, ...]
     schedule: str
@@ -66,13 +103,16 @@ class Plan:
     micro_batch_size: int
     num_microbatches: int
     sequence_parallel: bool
+    kv_exchange: str = "ring"
+    ulysses: int = 1
+    offload: str = "none"
     chunks: tuple[Chunk, ...]
     recompute: tuple[str, ...]
 
     @property
     def num_devices(self) -> int:
         """Devices in use."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.cp * self.pp * self.dp
 
     @property
     def num_layers(self) -> int:
@@ -95,6 +135,8 @@ class Plan:
     def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
         """Build a plan from :meth:`to_dict`'s data.
 
+        A plan of version 1, which knew fewer decisions, is read as what it was: degrees of 1 for the rest.
+
         Raises
         ------
         MeshwrightError
@@ -103,14 +145,17 @@ class Plan:
         if not isinstance(data, Mapping):
             raise MeshwrightError(f"plan: a mapping is expected, not {type(data).__name__}")
         version = data.get("schema_version")
-        if type(version) is not int or version != SCHEMA_VERSION:
-            raise MeshwrightError(f"plan: schema_version {version!r} is not {SCHEMA_VERSION}; plan again")
+        if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
+            raise MeshwrightError(
+                f"plan: schema_version {version!r} is not 1 to {SCHEMA_VERSION}; plan again"
+            )
+        data = _upgraded(data) if version == 1 else data
         wanted = {f.name for f in fields(cls)}
         given = set(data) - {"schema_version"}
         for name in sorted(wanted ^ given):
             raise MeshwrightError(f"plan: field {name!r} is {'missing' if name in wanted else 'unknown'}")
         _check_types(data)
-        values = {k: data[k] for k in wanted}
+        values = {k: data[k] for k in wanted} | {"expert_load": float(data["expert_load"])}
         chunks = tuple(Chunk(**c) for c in data["chunks"])
         lists = {"placement": tuple(data["placement"]), "recompute": tuple(data["recompute"])}
         return cls(**{**values, **lists, "chunks": chunks})
@@ -137,26 +182,55 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _upgraded(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a version 1 plan with the decisions that came later at what they were then."""
+    later = {f.name: f.default for f in fields(Plan) if f.default is not MISSING}
+    found = {**{k: v for k, v in later.items() if k not in data}, **data}
+    placement = found.get("placement")
+    if isinstance(placement, list | tuple):
+        found["placement"] = list(full_placement(placement))
+    return found
+
+
 def _check_types(data: Mapping[str, Any]) -> None:
     """Refuse values of the wrong kind, naming the field."""
     for f in fields(Plan):
         name, value = f.name, data[f.name]
-        if f.type is int:
+        if f.type is int or (f.type == int | None and value is not None):
             least = 0 if name == "zero_stage" else 1
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 10**12:
                 raise MeshwrightError(
                     f"plan: {name} is {value!r}; a whole number of at least {least} is expected"
                 )
+        elif f.type is float:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1e6:
+                raise MeshwrightError(f"plan: {name} is {value!r}; a number of at least 1 is expected")
         elif f.type in (str, bool):
             if not isinstance(value, f.type):
                 raise MeshwrightError(
                     f"plan: {name} is {value!r}; {'text' if f.type is str else 'true or false'} is expected"
                 )
-        elif not isinstance(value, list | tuple):
+        elif value is not None and not isinstance(value, list | tuple):
             raise MeshwrightError(f"plan: {name} is {value!r}; a list is expected")
-    if tuple(map(str, data["placement"])) not in PLACEMENTS:
+    _check_words(data)
+    _check_layers(data)
+
+
+def _check_words(data: Mapping[str, Any]) -> None:
+    """Refuse values that are none of those a decision may have."""
+    if data["placement"] is None or tuple(map(str, data["placement"])) not in PLACEMENTS:
         orders = " or ".join(",".join(order) for order in PLACEMENTS)
         raise MeshwrightError(f"plan: placement is {data['placement']!r}; {orders} is expected")
+    for name, allowed in (("kv_exchange", KV_EXCHANGES), ("offload", OFFLOADS)):
+        if data[name] not in allowed:
+            raise MeshwrightError(f"plan: {name} is {data[name]!r}; {' or '.join(allowed)} is expected")
+
+
+def _check_layers(data: Mapping[str, Any]) -> None:
+    """Refuse chunks and recompute modes that are none."""
+    for name in ("chunks", "recompute"):
+        if data[name] is None:
+            raise MeshwrightError(f"plan: {name} is None; a list is expected")
     for c in data["chunks"]:
         if not isinstance(c, dict) or set(c) != {"rank", "start", "stop"}:
             raise MeshwrightError(f"plan: chunk {c!r} needs exactly rank, start and stop")

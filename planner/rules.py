@@ -5,13 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.costmodels.arrays import BoolArray
+from meshwright.costmodels.arrays import BoolArray, IntArray
+from meshwright.costmodels.operators import Axis, Part
+from meshwright.costmodels.schedule import legal as schedule_legal
+from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice
 from meshwright.planner.meshes import Meshes
-from meshwright.planner.plan import PLACEMENTS
+from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.problem import Problem
-from meshwright.planner.target import TARGETS
+from meshwright.planner.target import TARGETS, Target
 
 MOST_MICROBATCHES = 8192
 """Far beyond any run that was published; the event simulation grows with them."""
@@ -57,17 +60,28 @@ def check_problem(problem: Problem) -> None:
 
 def rules(problem: Problem) -> tuple[Rule, ...]:
     """Return all rules of a problem, cheapest and most telling first."""
-    return (*_device_rules(problem), *_model_rules(problem), *_target_rules(problem), *_pin_rules(problem))
+    return (
+        *_device_rules(problem),
+        *_model_rules(problem),
+        *_context_rules(problem),
+        *_expert_rules(problem),
+        *_sharding_rules(problem),
+        *_schedule_rules(problem),
+        *_target_rules(problem),
+        *_pin_rules(problem),
+    )
 
 
 def _device_rules(problem: Problem) -> tuple[Rule, ...]:
     cluster, job = problem.cluster, problem.job
     total, batch = cluster.num_devices, job.global_batch_size
-    lacking = [p for p in ("tp", "pp", "dp", "zero") if p not in cluster.accelerator.support.parallelisms]
+    lacking = [
+        p for p in ("tp", "pp", "dp", "zero", "cp", "ep") if p not in cluster.accelerator.support.parallelisms
+    ]
     return (
         Rule(
             "device count",
-            f"tp x pp x dp {'is at most' if job.allow_idle else 'equals'} {total} devices",
+            f"tp x cp x pp x dp {'is at most' if job.allow_idle else 'equals'} {total} devices",
             lambda m: m.devices <= total if job.allow_idle else m.devices == total,
         ),
         Rule(
@@ -89,26 +103,53 @@ def _device_rules(problem: Problem) -> tuple[Rule, ...]:
 def _unused(name: str) -> Callable[[Meshes], BoolArray]:
     """Return the test that a parallelism is not used: its degree is 1, or nothing is sharded by ZeRO."""
     if name == "zero":
-        return lambda m: (m.zero_stage == 0) | (m.dp == 1)
+        return lambda m: (m.zero_stage == 0) | (m.shards == 1)
     return lambda m: np.asarray(getattr(m, name) == 1)
 
 
+_COUNTED: dict[Axis, tuple[str, Callable[[Meshes], IntArray]]] = {
+    "tensor": ("tp", lambda m: m.tp),
+    "ulysses": ("tp x ulysses", lambda m: m.tp * m.ulysses),
+    "expert": ("ep", lambda m: m.ep),
+    "expert_tensor": ("etp", lambda m: m.etp),
+}
+"""The ranks that a part of each axis is split over, in words and as a column."""
+
+
+def _divides(part: Part) -> Rule:
+    """Return the rule that a part can be split; above its units only copies of them help."""
+    units, replicable = int(part.units), part.replicable
+    word, ranks = _COUNTED[part.axis]
+
+    def allows(m: Meshes) -> BoolArray:
+        n = ranks(m)
+        return np.asarray((units % n == 0) | (replicable & (n % units == 0)))
+
+    says = f"{word} divides the {units} {part.what}" + (" or is a multiple" if replicable else "")
+    name = f"{word} divides {part.what}"
+    return Rule(name, says, allows)
+
+
+def _part_rules(problem: Problem) -> tuple[Rule, ...]:
+    """Return a rule for each distinct part; those of one name (two widths of experts) hold together."""
+    found: dict[str, Rule] = {}
+    for part in problem.model.parts:
+        if not part.padded:
+            rule = _divides(part)
+            found[rule.name] = _both(found[rule.name], rule) if rule.name in found else rule
+    return tuple(found.values())
+
+
+def _both(one: Rule, other: Rule) -> Rule:
+    says = one.says if other.says in one.says else f"{one.says}, and {other.says}"
+    return Rule(one.name, says, lambda m: one.allows(m) & other.allows(m))
+
+
 def _model_rules(problem: Problem) -> tuple[Rule, ...]:
-    length, layers = problem.job.sequence_length, problem.model.num_layers
-
-    def divides(units: int, replicable: bool) -> Callable[[Meshes], BoolArray]:
-        return lambda m: (units % m.tp == 0) | (replicable & (m.tp % units == 0))
-
+    layers, lengths = problem.model.num_layers, _lengths(problem)
+    told = " and ".join(map(str, lengths))
     return (
-        *(
-            Rule(
-                f"tp divides {part.what}",
-                f"tp divides the {part.units} {part.what}" + (" or is a multiple" if part.replicable else ""),
-                divides(int(part.units), part.replicable),
-            )
-            for part in problem.model.parts
-            if not part.padded
-        ),
+        *_part_rules(problem),
         Rule(
             "tp within the vocabulary",
             "each tensor rank holds a row of the vocabulary",
@@ -116,8 +157,8 @@ def _model_rules(problem: Problem) -> tuple[Rule, ...]:
         ),
         Rule(
             "sequence parallelism divides the length",
-            f"with sequence parallelism tp is above 1 and divides {length} tokens",
-            lambda m: (m.sequence_parallel == 0) | ((m.tp > 1) & (length % m.tp == 0)),
+            f"with sequence parallelism tp is above 1 and tp x cp divides {told} tokens",
+            lambda m: (m.sequence_parallel == 0) | ((m.tp > 1) & _all_divide(lengths, m.tp * m.cp)),
         ),
         Rule(
             "micro-batches within reach",
@@ -129,6 +170,139 @@ def _model_rules(problem: Problem) -> tuple[Rule, ...]:
             f"pp x vpp is at most {layers} layers (embedding and head included)",
             lambda m: m.pp * m.vpp <= layers,
         ),
+    )
+
+
+def _lengths(problem: Problem) -> tuple[int, ...]:
+    """Return the lengths of the sequences that the layers see, as the job gives them."""
+    own, target = problem.job.sequence_length, getattr(problem.job, "target_length", None)
+    return (own,) if target is None else (own, int(target))
+
+
+def _all_divide(lengths: tuple[int, ...], parts: IntArray) -> BoolArray:
+    return np.logical_and.reduce([length % parts == 0 for length in lengths])
+
+
+def splits_sequence(problem: Problem) -> bool:
+    """Return whether context parallelism can cut the model's sequences: one stream, and no operator objects.
+
+    Operators that pass a state from token to token (scans) say so with ``splits_sequence = False``.
+    """
+    model = problem.model
+    ops = (op for kind in model.kinds for op in kind.operators)
+    return (
+        not model.streams
+        and model.context is None
+        and all(getattr(op, "splits_sequence", True) for op in ops)
+    )
+
+
+def _context_rules(problem: Problem) -> tuple[Rule, ...]:
+    length, whole = problem.job.sequence_length, splits_sequence(problem)
+    return (
+        Rule(
+            "sequences can be split",
+            f"{problem.model.name} reads a sequence in order or several streams of tokens: cp is 1",
+            lambda m: (m.cp == 1) | whole,
+        ),
+        Rule(
+            "cp divides the length",
+            f"2 x cp divides {length} tokens: each rank gets two mirrored pieces, to balance causal work",
+            lambda m: (m.cp == 1) | (length % (2 * m.cp) == 0),
+        ),
+        Rule(
+            "ulysses divides cp",
+            "ulysses is a part of cp",
+            lambda m: m.cp % m.ulysses == 0,
+        ),
+    )
+
+
+def has_experts(problem: Problem) -> bool:
+    """Return whether the model has experts."""
+    return any(op.expert for kind in problem.model.kinds for op in kind.operators)
+
+
+def _expert_rules(problem: Problem) -> tuple[Rule, ...]:
+    experts = has_experts(problem)
+
+    def folds(m: Meshes) -> BoolArray:
+        ranks, inner = m.ep * m.etp, m.inner
+        fits = (m.tp * m.shards) % ranks == 0
+        copies = (m.dp_replicate == 1) | (m.cp == 1) | (m.stride("dp") >= m.cp * m.tp) | (not experts)
+        return np.asarray(fits & copies & ((inner % ranks == 0) | (ranks % inner == 0)))
+
+    return (
+        Rule(
+            "experts",
+            f"{problem.model.name} has {'experts' if experts else 'no experts: ep and etp are 1'}",
+            lambda m: (m.ep * m.etp == 1) | experts,
+        ),
+        Rule(
+            "experts are folded",
+            "ep x etp divides tp x cp x dp / dp_replicate and fits what lies inside the pipeline dimension; "
+            "with copies of shards the context ranks lie inside the data ranks",
+            folds,
+        ),
+        Rule(
+            "experts need sequence parallelism",
+            "with experts and tp above 1 sequence parallelism is on: else tensor ranks send the same tokens",
+            lambda m: (m.tp == 1) | (m.sequence_parallel == 1) | (not experts),
+        ),
+    )
+
+
+def _sharding_rules(problem: Problem) -> tuple[Rule, ...]:
+    cluster, node = problem.cluster, problem.cluster.devices_per_host
+    linked = cluster.accelerator.host_link is not None
+    return (
+        Rule(
+            "copies of shards",
+            "dp_replicate divides dp, and above 1 needs ZeRO 1 to 3 (copies of shards; plain data otherwise)",
+            lambda m: (m.dp % m.dp_replicate == 0) & ((m.dp_replicate == 1) | (m.zero_stage > 0)),
+        ),
+        Rule(
+            "secondary shards",
+            f"hpz divides dp / dp_replicate, and above 1 needs ZeRO-3 and ranks of one node ({node} devices)",
+            lambda m: (
+                (m.dp // m.dp_replicate % m.hpz == 0)
+                & ((m.hpz == 1) | ((m.zero_stage == 3) & (m.hpz * m.stride("dp") <= node)))
+            ),
+        ),
+        Rule(
+            "offload needs a host link",
+            f"{cluster.accelerator.name} has {'a' if linked else 'no'} link to host memory",
+            lambda m: (m.offload == 0) | linked,
+        ),
+    )
+
+
+def _schedule_rules(problem: Problem) -> tuple[Rule, ...]:
+    partial = problem.target.partial_groups
+
+    def runs(m: Meshes) -> BoolArray:
+        names, name = np.unique(m.schedule, return_inverse=True)
+        keys = np.stack([name.reshape(-1), m.pp, m.vpp, m.num_microbatches], axis=1)
+        few, back = np.unique(keys, axis=0, return_inverse=True)
+        passes = [schedule_legal(str(names[n]), int(p), int(v), int(b)) is None for n, p, v, b in few]
+        return np.array(passes, dtype=np.bool_)[back.reshape(-1)]
+
+    return (
+        Rule(
+            "interleaving",
+            "the interleaved schedule has vpp above 1 and pp above 1, one of single chunks has vpp 1",
+            lambda m: np.where(
+                m.schedule == "interleaved",
+                (m.vpp > 1) & (m.pp > 1),
+                (m.vpp == 1) | ~np.isin(m.schedule, ("1f1b", "gpipe")),
+            ),
+        ),
+        Rule(
+            "micro-batches fill the groups",
+            "interleaving needs micro-batches that are a multiple of pp",
+            lambda m: (m.schedule != "interleaved") | (m.num_microbatches % m.pp == 0) | partial,
+        ),
+        Rule("schedule runs", "the schedule can run with these pp, vpp and micro-batches", runs),
     )
 
 
@@ -158,15 +332,55 @@ def _target_rules(problem: Problem) -> tuple[Rule, ...]:
             f"{t.title} has {', '.join(sorted(t.schedules))}",
             lambda m: np.isin(m.schedule, sorted(t.schedules)) & ((m.vpp == 1) | t.interleaved),
         ),
+        *_target_degrees(t),
+        *_target_values(t),
+    )
+
+
+_DEGREES: tuple[tuple[str, str], ...] = (
+    ("cp", "context"),
+    ("ulysses", "ulysses"),
+    ("ep", "expert"),
+    ("etp", "expert_tensor"),
+    ("dp_replicate", "hybrid"),
+    ("hpz", "secondary"),
+)
+"""Degrees, and the field of a target that says whether it has them."""
+
+
+def _target_degrees(t: Target) -> tuple[Rule, ...]:
+    """Return the rules that a degree is 1 where the target's files cannot say it."""
+
+    def alone(degree: str) -> Callable[[Meshes], BoolArray]:
+        return lambda m: np.asarray(getattr(m, degree) == 1)
+
+    return tuple(
+        Rule(f"target {degree}", f"{t.title}: no {degree} in its files", alone(degree))
+        for degree, able in _DEGREES
+        if not getattr(t, able)
+    )
+
+
+def _target_values(t: Target) -> tuple[Rule, ...]:
+    """Return the rules on values that the target has."""
+    orders = [i for i, p in enumerate(PLACEMENTS) if p in t.placements]
+    ways = [i for i, way in enumerate(KV_EXCHANGES) if way in t.kv_exchanges]
+    hosts = [i for i, what in enumerate(OFFLOADS) if what in t.offload]
+    return (
         Rule(
-            "interleaving",
-            "the interleaved schedule, and no other, has vpp above 1 and pp above 1",
-            lambda m: np.where(m.schedule == "interleaved", (m.vpp > 1) & (m.pp > 1), m.vpp == 1),
+            "target placement",
+            f"{t.title} has {' and '.join(','.join(PLACEMENTS[i]) for i in orders)}",
+            lambda m: np.isin(m.placement, orders),
         ),
         Rule(
-            "micro-batches fill the groups",
-            "interleaving needs micro-batches that are a multiple of pp",
-            lambda m: (m.vpp == 1) | (m.num_microbatches % m.pp == 0) | t.partial_groups,
+            "target key/value exchange",
+            f"{t.title} has {', '.join(sorted(t.kv_exchanges))}",
+            lambda m: (m.cp == m.ulysses) | np.isin(m.kv_exchange, ways),
+        ),
+        Rule(
+            "target offload",
+            f"{t.title} offloads {', '.join(sorted(t.offload))}",
+            lambda m: np.isin(m.offload, hosts),
         ),
     )
 
@@ -190,8 +404,10 @@ def _pin_rules(problem: Problem) -> tuple[Rule, ...]:
 
 def _plain(name: str, value: int | str) -> int | str | bool:
     """Return a column's value as a job writes it."""
-    if name == "placement":
-        return ",".join(PLACEMENTS[int(value)])
+    tables = {"placement": PLACEMENTS, "kv_exchange": KV_EXCHANGES, "offload": OFFLOADS}
+    if name in tables:
+        found = tables[name][int(value)]
+        return ",".join(found) if name == "placement" else str(found)
     return bool(value) if name == "sequence_parallel" else value
 
 

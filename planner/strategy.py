@@ -1,12 +1,23 @@
 """An explicit strategy, as a person writes it, turned into a plan that can be priced and launched."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
 
+from meshwright.costmodels.arrays import IntArray
+from meshwright.costmodels.schedule import build, names
+from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.meshes import one_mesh
-from meshwright.planner.plan import PLACEMENTS, RECOMPUTE_MODES, Chunk, Plan
+from meshwright.planner.plan import (
+    KV_EXCHANGES,
+    PLACEMENTS,
+    RECOMPUTE_MODES,
+    Chunk,
+    Plan,
+    full_placement,
+)
 from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import check_mesh, check_problem
@@ -19,12 +30,20 @@ def make_plan(
     problem: Problem,
     *,
     tp: int = 1,
+    cp: int = 1,
     pp: int = 1,
     dp: int | None = None,
+    dp_replicate: int = 1,
+    ep: int = 1,
+    etp: int | None = None,
+    hpz: int = 1,
     vpp: int = 1,
     micro_batch_size: int = 1,
     zero_stage: int | None = None,
     sequence_parallel: bool | None = None,
+    kv_exchange: str = "ring",
+    ulysses: int = 1,
+    offload: str = "none",
     schedule: str | None = None,
     placement: Sequence[str] | str | None = None,
     recompute: str | Sequence[str] | Mapping[str, str] = "none",
@@ -39,13 +58,16 @@ def make_plan(
     zero_stage
         The smallest from 1 up that the target has with this pipeline, 0 (or the target's smallest) alone.
     sequence_parallel
-        On with ``tp`` above 1 where the target has it and ``tp`` divides the length.
+        On with ``tp`` above 1 where the target has it and ``tp x cp`` divides the length.
+    cp, dp_replicate, ep, etp, hpz, kv_exchange, ulysses, offload
+        As in :class:`~meshwright.planner.plan.Plan`; not used by default.
     schedule
         ``interleaved`` with ``vpp`` above 1, else ``1f1b``.
     placement
-        Innermost first; ``tp,dp,pp`` when None.
+        Innermost first; ``tp,cp,dp,pp`` when None; where ``cp`` is not named it lies next to ``tp``.
     recompute
-        A mode for all blocks, a mode for each block, or ranges of blocks: ``"0-15:full,16-31:none"``.
+        A mode for all blocks, a mode for each block, ranges of blocks (``"0-15:full,16-31:none"``), or every
+        n-th block, the first included (``"every-2:full"``).
     layers_per_stage
         Blocks in each of the ``pp * vpp`` chunks in model order; as even as can be when None, with the
         shorter chunks at both ends (where embedding and head sit).
@@ -57,34 +79,46 @@ def make_plan(
     """
     check_problem(problem)
     job, target = problem.job, problem.target
-    sizes = {"tp": tp, "pp": pp, "vpp": vpp, "micro_batch_size": micro_batch_size}
+    etp = 1 if etp is None else etp
+    sizes = {
+        "tp": tp,
+        "cp": cp,
+        "pp": pp,
+        "dp_replicate": dp_replicate,
+        "ep": ep,
+        "etp": etp,
+        "hpz": hpz,
+        "ulysses": ulysses,
+        "vpp": vpp,
+        "micro_batch_size": micro_batch_size,
+    }
     for name, value in sizes.items():
         _positive(name, value)
-    dp = max(1, problem.cluster.num_devices // (tp * pp)) if dp is None else _positive("dp", dp)
+    dp = max(1, problem.cluster.num_devices // (tp * cp * pp)) if dp is None else _positive("dp", dp)
     if sequence_parallel is None:
-        sequence_parallel = tp > 1 and target.sequence_parallel and job.sequence_length % tp == 0
+        sequence_parallel = tp > 1 and target.sequence_parallel and job.sequence_length % (tp * cp) == 0
     stages = target.zero_stages & (target.zero_stages_with_pipeline if pp > 1 else target.zero_stages)
     if zero_stage is None:
-        zero_stage = min((z for z in stages if z >= (dp > 1)), default=min(target.zero_stages))
+        zero_stage = min((z for z in stages if z >= (dp * cp > 1)), default=min(target.zero_stages))
     microbatches = _passes(job.global_batch_size, dp, micro_batch_size)
     mesh = one_mesh(
-        tp=tp,
-        pp=pp,
+        **sizes,
         dp=dp,
-        vpp=vpp,
         zero_stage=_whole("zero_stage", zero_stage),
-        micro_batch_size=micro_batch_size,
         num_microbatches=microbatches,
         sequence_parallel=bool(sequence_parallel),
+        kv_exchange=_word("kv_exchange", kv_exchange, KV_EXCHANGES),
+        offload=_word("offload", offload, OFFLOADS),
         placement=_placement(placement),
-        schedule=_schedule(schedule or ("interleaved" if vpp > 1 else "1f1b")),
+        schedule=_word("schedule", schedule or ("interleaved" if vpp > 1 else "1f1b"), names()),
     )
     check_mesh(problem, mesh)
     modes = _modes(problem, recompute)
     if layers_per_stage is None:
         layers_per_stage = even_split(len(problem.model.block_layers), pp * vpp)
     decisions = mesh.decisions(0)
-    return plan_from(problem, decisions, chunks_from(problem, pp, vpp, layers_per_stage), modes)
+    ranks = chunk_ranks(decisions["schedule"], pp, vpp)
+    return plan_from(problem, decisions, chunks_from(problem, ranks, layers_per_stage), modes)
 
 
 def _passes(batch: int, dp: int, micro_batch_size: int) -> int:
@@ -108,6 +142,7 @@ def plan_from(
         model=problem.model.name,
         cluster=problem.cluster.name,
         sequence_length=job.sequence_length,
+        **workload(problem),
         global_batch_size=job.global_batch_size,
         precision=job.precision,
         optimizer=job.optimizer,
@@ -120,6 +155,22 @@ def plan_from(
     )
 
 
+def workload(problem: Problem) -> dict[str, Any]:
+    """Return what a plan records of the job beside batch, length and names."""
+    job = problem.job
+    return {
+        "tuning": str(getattr(job, "tuning", "full")),
+        "target_length": getattr(job, "target_length", None),
+        "image_tokens": getattr(job, "image_tokens", None),
+        "expert_load": float(getattr(job, "expert_load", 1.0)),
+    }
+
+
+def chunk_ranks(schedule: str, pp: int, vpp: int) -> IntArray:
+    """Return the rank on which each chunk lives, (pp * vpp,), chunks in model order."""
+    return build(schedule, pp, vpp, 2 * pp).rank_of_chunk
+
+
 def even_split(layers: int, chunks: int) -> tuple[int, ...]:
     """Return layers per chunk, as even as can be; longer chunks in the middle, shorter ones at both ends."""
     base, extra = divmod(layers, chunks)
@@ -128,16 +179,21 @@ def even_split(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(base + (c in longer) for c in range(chunks))
 
 
-def chunks_from(problem: Problem, pp: int, vpp: int, blocks: Sequence[int]) -> tuple[Chunk, ...]:
+def chunks_from(
+    problem: Problem, ranks: Sequence[int] | IntArray, blocks: Sequence[int]
+) -> tuple[Chunk, ...]:
     """Return chunks with the given numbers of blocks; what lies before and after them joins the ends.
+
+    ``ranks`` says where each chunk lives. A layer that is no block but lies between blocks (a projector)
+    joins the chunk of the block before it.
 
     Raises
     ------
     MeshwrightError
-        If the numbers are not ``pp * vpp`` non-negative integers that sum to the model's blocks, or a chunk
-        in the middle is empty.
+        If the numbers are not non-negative integers, one for each chunk, that sum to the model's blocks, or a
+        chunk in the middle is empty.
     """
-    wanted, own = pp * vpp, problem.model.block_layers
+    wanted, own = len(ranks), problem.model.block_layers
     sizes = [_whole("layers_per_stage", b) for b in blocks]
     if len(sizes) != wanted or sum(sizes) != len(own) or min(sizes) < 0:
         raise MeshwrightError(
@@ -146,20 +202,26 @@ def chunks_from(problem: Problem, pp: int, vpp: int, blocks: Sequence[int]) -> t
         )
     if any(b == 0 for b in sizes[1:-1]):
         raise MeshwrightError("layers_per_stage: a stage between the first and the last has no layer")
-    chunks, start = [], 0
-    for c, blocks_here in enumerate(sizes):
-        stop = start + blocks_here + (own[0] if c == 0 else 0)
-        stop = problem.model.num_layers if c == wanted - 1 else stop
-        chunks.append(Chunk(c % pp, start, stop))
-        start = stop
-    return tuple(chunks)
+    total = problem.model.num_layers
+    after = [0, *accumulate(sizes)]
+    cuts = [0, *(_before(own, total, n) for n in after[1:-1]), total]
+    return tuple(Chunk(int(rank), a, b) for rank, (a, b) in zip(ranks, pairwise(cuts), strict=True))
+
+
+def _before(blocks: Sequence[int], total: int, number: int) -> int:
+    """Return the layer at which a chunk begins that has ``number`` blocks before it."""
+    if number == 0:
+        return blocks[0]
+    return blocks[number] if number < len(blocks) else min(blocks[-1] + 1, total)
 
 
 def _modes(problem: Problem, recompute: str | Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
     """Return a mode for every layer, ``none`` for embedding and head."""
     blocks = problem.model.block_layers
     modes = ["none"] * problem.model.num_layers
-    if isinstance(recompute, str) and ":" not in recompute:
+    if isinstance(recompute, str) and recompute.strip().startswith("every-"):
+        wanted = _every(recompute.strip(), len(blocks))
+    elif isinstance(recompute, str) and ":" not in recompute:
         wanted = [recompute] * len(blocks)
     elif isinstance(recompute, str):
         wanted = _ranges(dict(_pair(p) for p in recompute.split(",")), len(blocks))
@@ -181,6 +243,14 @@ def _modes(problem: Problem, recompute: str | Sequence[str] | Mapping[str, str])
     for layer, mode in zip(blocks, wanted, strict=True):
         modes[layer] = mode
     return tuple(modes)
+
+
+def _every(text: str, size: int) -> list[str]:
+    """Return the modes of ``every-2:full``: each second block beginning with the first, the rest ``none``."""
+    number, _, mode = text.removeprefix("every-").partition(":")
+    if not (number.isdecimal() and len(number) < 10 and 1 <= int(number) <= size):
+        raise MeshwrightError(f"recompute: {text!r} is not every-N:MODE with N from 1 to {size}")
+    return [mode if i % int(number) == 0 else "none" for i in range(size)]
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -207,23 +277,20 @@ def _ranges(spans: Mapping[str, str], size: int) -> list[str]:
 
 
 def _placement(placement: Sequence[str] | str | None) -> tuple[str, ...]:
-    names = tuple(placement.replace(" ", "").split(",")) if isinstance(placement, str) else placement
-    if names is None:
-        return PLACEMENTS[0]
-    if tuple(names) not in PLACEMENTS:
+    given = tuple(placement.replace(" ", "").split(",")) if isinstance(placement, str) else placement
+    names = PLACEMENTS[0] if given is None else full_placement(given)
+    if names not in PLACEMENTS:
         have = " or ".join(",".join(p) for p in PLACEMENTS)
         raise MeshwrightError(
-            f"placement: {','.join(names)!r} is not an order that is priced; allowed: {have}"
+            f"placement: {','.join(map(str, names))!r} is not an order that is priced; allowed: {have}"
         )
-    return tuple(names)
+    return names
 
 
-def _schedule(name: str) -> str:
-    from meshwright.costmodels.schedule import names
-
-    if name not in names():
-        raise MeshwrightError(f"schedule: {name!r} is not known; allowed: {', '.join(names())}")
-    return name
+def _word(name: str, value: Any, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise MeshwrightError(f"{name}: {value!r} is not known; allowed: {', '.join(allowed)}")
+    return str(value)
 
 
 def _whole(name: str, value: Any) -> int:

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from meshwright.costmodels.schedule import names as schedules
+from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import UnknownNameError
+from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS, RECOMPUTE_MODES
 
 ALL_STAGES = frozenset({0, 1, 2, 3})
 
@@ -17,6 +20,10 @@ class Target:
         The software profile that prices what this framework runs.
     tensor, pipeline, interleaved, sequence_parallel
         Which decisions it can express.
+    context, ulysses, expert, expert_tensor, hybrid, secondary
+        Likewise: ``cp``, exchange of heads, ``ep``, ``etp``, ``dp_replicate`` and ``hpz`` above 1.
+    kv_exchanges, placements, schedules, offload
+        Values that it has.
     zero_stages, zero_stages_with_pipeline
         ZeRO stages it has, alone and together with a pipeline.
     recompute
@@ -36,10 +43,19 @@ class Target:
     pipeline: bool = True
     interleaved: bool = True
     sequence_parallel: bool = True
-    schedules: frozenset[str] = frozenset({"gpipe", "1f1b", "interleaved"})
+    context: bool = True
+    ulysses: bool = True
+    expert: bool = True
+    expert_tensor: bool = True
+    hybrid: bool = True
+    secondary: bool = True
+    kv_exchanges: frozenset[str] = frozenset(KV_EXCHANGES)
+    placements: frozenset[tuple[str, ...]] = frozenset(PLACEMENTS)
+    offload: frozenset[str] = frozenset(OFFLOADS)
+    schedules: frozenset[str] = frozenset(schedules())
     zero_stages: frozenset[int] = ALL_STAGES
     zero_stages_with_pipeline: frozenset[int] = frozenset({0, 1})
-    recompute: frozenset[str] = frozenset({"none", "selective", "full"})
+    recompute: frozenset[str] = frozenset(RECOMPUTE_MODES)
     recompute_uniform: bool = False
     vocab_multiple: int = 1
     partial_groups: bool = False
@@ -58,10 +74,17 @@ TARGETS = {
             pipeline=False,
             interleaved=False,
             sequence_parallel=False,
+            context=False,
+            ulysses=False,
+            expert=False,
+            expert_tensor=False,
+            hybrid=False,
+            secondary=False,
+            offload=frozenset({"none"}),
             schedules=frozenset({"1f1b"}),
             recompute=frozenset({"none", "full"}),
             recompute_uniform=True,
-            loses=("tensor and pipeline degrees", "recompute layer by layer"),
+            loses=("every degree but data", "hybrid sharding and offload", "recompute layer by layer"),
         ),
         Target(
             "fsdp",
@@ -71,11 +94,23 @@ TARGETS = {
             pipeline=False,
             interleaved=False,
             sequence_parallel=False,
+            context=False,
+            ulysses=False,
+            expert=False,
+            expert_tensor=False,
+            hybrid=False,
+            secondary=False,
+            offload=frozenset({"none"}),
             schedules=frozenset({"1f1b"}),
             zero_stages=frozenset({2, 3}),
             recompute=frozenset({"none", "full"}),
             recompute_uniform=True,
-            loses=("tensor and pipeline degrees", "ZeRO 0 and 1", "recompute layer by layer"),
+            loses=(
+                "every degree but data",
+                "hybrid sharding and offload",
+                "ZeRO 0 and 1",
+                "recompute layer by layer",
+            ),
         ),
     )
 }

@@ -58,6 +58,15 @@ MALFORMED = [
     ({"cluster": None}, "cluster is None"),
     ({"schedule": 1}, "schedule is 1"),
     ({"placement": "tp,dp,pp"}, "placement"),
+    ({"cp": 0}, "cp is 0"),
+    ({"ep": 1.0}, "ep is 1.0"),
+    ({"dp_replicate": True}, "dp_replicate is True"),
+    ({"target_length": 0}, "target_length is 0"),
+    ({"image_tokens": "many"}, "image_tokens"),
+    ({"expert_load": 0.5}, "expert_load is 0.5"),
+    ({"kv_exchange": "mesh"}, "kv_exchange is 'mesh'; ring or all_gather"),
+    ({"offload": "disk"}, "offload is 'disk'"),
+    ({"tuning": None}, "tuning is None"),
     ({"placement": None}, "placement"),
     ({"chunks": {}}, "chunks"),
     ({"chunks": [1]}, "chunk 1"),
@@ -98,7 +107,7 @@ def test_text_that_is_no_plan_is_refused(text: str) -> None:
     [
         (lambda text: text.replace('"tp": ', '"tp": 1, "tp": ', 1), "given twice"),
         (lambda text: text.replace('"tp": ', '"tp": ' + "9" * 5000, 1), "not JSON"),
-        (lambda text: text.replace('"schema_version": 1', '"schema_version": true', 1), "schema_version"),
+        (lambda text: text.replace('"schema_version": 2', '"schema_version": true', 1), "schema_version"),
         (lambda text: "[]", "a mapping is expected"),
     ],
 )
@@ -107,7 +116,36 @@ def test_text_that_holds_a_spoilt_plan_is_refused(change: Any, told: str) -> Non
         Plan.from_json(change(json.dumps(_data())))
 
 
-@pytest.mark.parametrize("placement", [[], ["tp"], ["pp", "tp", "dp"], [["tp"], 1, 2], [None, None, None]])
+@pytest.mark.parametrize(
+    "placement", [[], ["tp"], ["pp", "tp", "dp"], ["tp", "dp", "pp"], [["tp"], 1, 2], [None, None, None]]
+)
 def test_placements_that_are_none_are_refused(placement: list[Any]) -> None:
     with pytest.raises(MeshwrightError, match="placement"):
         Plan.from_dict(_data(placement=placement))
+
+
+LATER = ("cp", "dp_replicate", "ep", "etp", "hpz", "ulysses", "kv_exchange", "offload", "tuning")
+    "cp",
+    "dp_replicate",
+    "ep",
+    "etp",
+    "hpz",
+    "ulysses",
+    "kv_exchange",
+    "offload",
+    "tuning",
+    "expert_load",
+)
+LATER += ("expert_load", "target_length", "image_tokens")
+
+
+@pytest.mark.parametrize("placement", ["tp,dp,pp", "tp,pp,dp"])
+def test_a_plan_of_version_1_is_read_as_what_it_was(placement: str) -> None:
+    """Version 1 knew three dimensions and no expert, context or hybrid degree."""
+    _, plan = case(tp=4, pp=2, placement=placement, recompute="0-3:full,4-31:none")
+    old = {k: v for k, v in plan.to_dict().items() if k not in LATER}
+    old |= {"schema_version": 1, "placement": placement.split(",")}
+    assert Plan.from_dict(old) == plan
+    del old["tp"]
+    with pytest.raises(MeshwrightError, match="'tp' is missing"):
+        Plan.from_dict(old)

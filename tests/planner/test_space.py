@@ -21,9 +21,10 @@ from tests.strategies import launchable
 def _key(meshes: Meshes, row: int, working_copy: bool) -> tuple[Any, ...]:
     """Return a mesh under one name for all twins."""
     d = meshes.decisions(row)
-    if d["dp"] == 1 or d["pp"] == 1:
-        d["placement"] = ()
-    if d["dp"] == 1:
+    d["placement"] = tuple(dim for dim in d["placement"] if d[dim] > 1 and dim != "tp")
+    if d["cp"] == d["ulysses"]:
+        d["kv_exchange"] = ""
+    if d["dp"] // d["dp_replicate"] * d["cp"] == 1:
         d["zero_stage"] = 3 if d["zero_stage"] == 3 and not working_copy else 0
     return tuple(d.values())
 

@@ -14,7 +14,7 @@ from tests.planner.emit.cases import case
 def test_what_is_left_out_is_what_a_practitioner_would_take() -> None:
     _, plan = case(tp=4, pp=2)
     assert (plan.dp, plan.zero_stage, plan.sequence_parallel, plan.schedule) == (2, 1, True, "1f1b")
-    assert plan.placement == ("tp", "dp", "pp")
+    assert plan.placement == ("tp", "cp", "dp", "pp")
     assert set(plan.recompute) == {"none"}
     _, alone = case(tp=8, pp=2, dp=1)
     assert alone.zero_stage == 0

@@ -12,7 +12,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.step import price
 from meshwright.costmodels.tables import build_tables
@@ -96,20 +96,40 @@ def every_mesh(problem: Problem) -> Meshes:
     total, batch = problem.cluster.num_devices, problem.job.global_batch_size
     wanted = problem.job.choices.get("schedule", Choice(allowed=frozenset({"1f1b", "interleaved"})))
     schedules = [name for name in ("1f1b", "gpipe", "interleaved") if wanted.admits(name)]
-    degrees = [t for t in product(range(1, total + 1), repeat=3) if np.prod(t) <= total]
+    degrees = [t for t in product(range(1, total + 1), repeat=4) if np.prod(t) <= total]
+    longest = problem.job.sequence_length // (2 if "cp" in problem.job.choices else 1024)
+    experts = any(op.expert for kind in problem.model.kinds for op in kind.operators)
     rows = [
-        (tp, 1, pp, dp, 1, 1, 1, 1, vpp, z, b, batch // dp // b, sp, 0, 1, 0, place, name)
-        for tp, pp, dp in degrees
+        (tp, cp, pp, dp, copies, ep, etp, hpz, vpp, z, b, batch // dp // b, sp, way, ulysses, 0, place, name)
+        for tp, cp, pp, dp in degrees
+        if cp <= max(1, longest)
         for b in range(1, batch // dp + 1)
         if batch % (dp * b) == 0
         for name in schedules
         for vpp in (range(2, problem.model.num_layers // pp + 1) if name == "interleaved" else (1,))
-        for z, sp, place in product(range(4), range(2), range(len(PLACEMENTS)))
+        for z, sp, place in product(range(4), range(2), range(len(PLACEMENTS) if cp > 1 else 2))
+        for copies, hpz in product(_parts(dp), _parts(dp) if z == 3 else (1,))
+        for ulysses, way in product(_parts(cp), range(2) if cp > 1 else (0,))
+        for ep, etp in product(_parts(tp * cp * dp) if experts else (1,), {1, tp} if experts else (1,))
     ]
     columns = list(zip(*rows, strict=True))
     numbers = [np.array(c, dtype=np.int64) for c in columns[:-1]]
     meshes = Meshes(*numbers, schedule=np.array(columns[-1], dtype=np.str_))
-    return meshes.take(legal(problem, meshes)[0])
+    return meshes.take(legal(problem, meshes)[0] & _follows_topology(problem, meshes))
+
+
+def _parts(n: int) -> tuple[int, ...]:
+    return tuple(d for d in range(1, n + 1) if n % d == 0)
+
+
+def _follows_topology(problem: Problem, meshes: Meshes) -> BoolArray:
+    """Return whether copies and secondary shards, where there are any, fill the blocks of a tier."""
+    stride, shard = meshes.stride("dp"), meshes.dp // meshes.dp_replicate
+    blocks = [(size // stride == shard) & (shard > 1) for size in problem.cluster.block_sizes[:-1]]
+    copies = np.logical_or.reduce([meshes.dp_replicate == 1, *blocks])
+    inside = problem.cluster.devices_per_host // stride
+    second = (meshes.hpz == 1) | ((meshes.hpz == inside) & (inside < shard))
+    return np.asarray(copies & second)
 
 
 def partitions(graph: ModelGraph, chunks: int, interleaved: bool) -> Iterator[tuple[int, ...]]:
@@ -140,7 +160,9 @@ def assignments(problem: Problem, chunks: int, interleaved: bool) -> IntArray:
     """Return all counts of a pipeline, (N, C, K, M)."""
     graph, target = problem.model, problem.target
     wanted = problem.job.choices.get("recompute", Choice())
-    free = np.array([i for i, m in enumerate(MODES) if m in target.recompute and wanted.admits(m)])
+    named = wanted.allowed or frozenset()
+    able = [m for m in MODES if m in target.recompute and wanted.admits(m)]
+    free = np.array([MODES.index(m) for m in able if m not in ("moe", "offload") or m in named])
     found: list[IntArray] = []
     for cuts in partitions(graph, chunks, interleaved):
         kinds = np.diff(graph.prefix_counts[list(cuts)], axis=0)
