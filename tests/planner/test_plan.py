@@ -125,17 +125,6 @@ def test_placements_that_are_none_are_refused(placement: list[Any]) -> None:
 
 
 LATER = ("cp", "dp_replicate", "ep", "etp", "hpz", "ulysses", "kv_exchange", "offload", "tuning")
-    "cp",
-    "dp_replicate",
-    "ep",
-    "etp",
-    "hpz",
-    "ulysses",
-    "kv_exchange",
-    "offload",
-    "tuning",
-    "expert_load",
-)
 LATER += ("expert_load", "target_length", "image_tokens")
 
 
