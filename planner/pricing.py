@@ -6,18 +6,21 @@ import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.layer import adapt
-from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.memory import ITEMS
+from meshwright.costmodels.operators import LayerKind
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.step import Price, price
 from meshwright.costmodels.strategy import Setting
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.units import s_to_hours
+from meshwright.planner.lengths import main_length, sample_shape, sample_tokens, stream_lengths
 from meshwright.planner.meshes import mesh_of
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate
+from meshwright.planner.tuned import trainable_parameters
 
 
 def loss_name(problem: Problem) -> str:
@@ -27,16 +30,19 @@ def loss_name(problem: Problem) -> str:
 
 def setting(problem: Problem) -> Setting:
     """Return what all plans of a problem share."""
-    kernel = find_loss(loss_name(problem))
+    kernel, model, job = find_loss(loss_name(problem)), problem.model, problem.job
     return Setting(
-        kinds=tuple(adapt(kind, problem.profile, kernel) for kind in problem.model.kinds),
-        sequence_length=problem.job.sequence_length,
+        kinds=tuple(adapt(kind, problem.profile, kernel, problem.precision) for kind in model.kinds),
+        sequence_length=main_length(model, job),
         cluster=problem.cluster,
         rates=device_rates(problem.cluster.accelerator, problem.precision),
         precision=problem.precision,
         optimizer=problem.optimizer,
         profile=problem.profile,
         vocab_multiple=problem.target.vocab_multiple,
+        streams=stream_lengths(model, job),
+        context=model.context,
+        expert_load=job.expert_load,
     )
 
 
@@ -51,13 +57,30 @@ def counts(problem: Problem, plan: Plan) -> IntArray:
 
 
 def model_flops(problem: Problem) -> float:
-    """Return the model's own FLOPs per step: three times the forward products, causal attention halved."""
-    shape = Shape(1, problem.job.sequence_length, 1, 0, problem.precision.element_bytes)
+    """Return the model's own FLOPs per step: those of its products, once each, causal attention halved.
+
+    A forward pass of every layer; in layers that gradients reach, another for the inputs' gradients and,
+    except for frozen weights, a third for the weights'. Experts count as far as tokens visit them;
+    recomputation, padding and imbalance count nothing.
+    """
+    element = problem.precision.element_bytes
     per_kind = [
-        sum(w.flops for op in kind.operators for w in op.forward(shape)) for kind in problem.model.kinds
+        _own_flops(kind, sample_shape(problem.model, problem.job, kind, element))
+        for kind in problem.model.kinds
     ]
-    forward = float(np.dot(problem.model.kind_counts, per_kind))
-    return 3.0 * forward * problem.job.global_batch_size
+    return float(np.dot(problem.model.kind_counts, per_kind)) * problem.job.global_batch_size
+
+
+def _own_flops(kind: LayerKind, shape: Shape) -> float:
+    """Return the FLOPs of a layer for one sample, forward and backward."""
+    passes = {op.name: 1 + kind.backward * (1 + op.trained) for op in kind.operators}
+    return sum(passes[op.name] * float(w.flops) for op in kind.operators for w in op.forward(shape))
+
+
+def peak_flops_per_s(problem: Problem) -> float:
+    """Return the peak that a device's utilisation is told against: that of the recipe's fastest products."""
+    peaks = problem.cluster.accelerator.peak_flops_per_s
+    return max(peaks[dtype] for dtype in problem.precision.dtypes)
 
 
 def usable_bytes(problem: Problem) -> float:
@@ -74,9 +97,9 @@ def price_plan(problem: Problem, plan: Plan) -> Estimate:
 def _estimate(problem: Problem, plan: Plan, got: Price) -> Estimate:
     step, ranks = float(got.step_time_s[0]), range(plan.pp)
     own = model_flops(problem)
-    executed = float(got.flops[0, : plan.pp].sum()) * plan.tp * plan.dp
-    peak = problem.cluster.accelerator.peak_flops_per_s[problem.precision.compute] * plan.num_devices
-    tokens = problem.job.global_batch_size * problem.job.sequence_length
+    executed = float(got.flops[0, : plan.pp].sum()) * (plan.num_devices // plan.pp)
+    peak = peak_flops_per_s(problem) * plan.num_devices
+    tokens = problem.job.global_batch_size * sample_tokens(problem.model, problem.job)
     estimate = Estimate(
         plan=plan,
         step_time_s=step,
@@ -91,6 +114,8 @@ def _estimate(problem: Problem, plan: Plan, got: Price) -> Estimate:
         hfu=executed / (step * peak),
         model_flops=own,
         hardware_flops=executed,
+        parameters=problem.model.parameters,
+        trainable_parameters=trainable_parameters(problem.model),
         notes=problem.notes,
     )
     return _with_bill(problem, estimate)

@@ -9,15 +9,25 @@ from typing import Any
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import Optimizer, Precision, find_optimizer, find_precision
 from meshwright.costmodels.profile import Profile, find_profile
+from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.spec import Cluster
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
+from meshwright.planner.lengths import check_lengths, length_notes
 from meshwright.planner.target import Target, find_target
+from meshwright.planner.tuned import mixed, tuned
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What ``solve`` solves and ``estimate`` prices against."""
+    """What ``solve`` solves and ``estimate`` prices against.
+
+    Attributes
+    ----------
+    model
+        The graph as it is trained: :meth:`load` has added adapters, frozen what the job freezes and set
+        apart the blocks that the recipe keeps in 16 bits.
+    """
 
     model: ModelGraph
     cluster: Cluster
@@ -45,12 +55,8 @@ class Problem:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed about the model, and a warning where sequences exceed its positions."""
-        limit, length = self.model.max_sequence_length, self.job.sequence_length
-        beyond = (
-            f"sequences of {length} tokens exceed the {limit} positions that {self.model.name} was made for"
-        )
-        return (*self.model.notes, *([beyond] if limit is not None and length > limit else []))
+        """What was assumed about the model and its lengths."""
+        return (*self.model.notes, *length_notes(self.model, self.job))
 
     @classmethod
     def load(
@@ -64,15 +70,28 @@ class Problem:
         Raises
         ------
         MeshwrightError
-            If a name is unknown, a file is bad, or a number is out of range.
+            If a name is unknown, a file is bad, a number is out of range, or the job asks for something
+            that the model does not have.
         """
         from meshwright.hardware.catalogue import load_cluster
-        from meshwright.planner.importers import load_model
 
-        graph = model if isinstance(model, ModelGraph) else load_model(str(model))
         machine = cluster if isinstance(cluster, Cluster) else load_cluster(str(cluster))
         work = job if isinstance(job, Job) else Job.from_mapping(job)
-        problem = cls(graph, machine, work)
-        _ = problem.target, problem.profile, problem.precision, problem.optimizer
+        graph = model if isinstance(model, ModelGraph) else _load(str(model), work.mtp)
+        check_lengths(graph, work)
+        if work.mtp and graph.mtp_parameters:
+            raise MeshwrightError(
+                f"mtp: the graph of {graph.name} was built without its multi-token-prediction layers; give "
+                "the model by name or path, or build it with load_model(..., mtp=True)"
+            )
+        trained = mixed(tuned(graph, work.tuning), find_precision(work.precision))
+        problem = cls(trained, machine, work)
+        _ = problem.target, problem.profile, problem.optimizer
         find_loss(problem.profile.loss if work.loss is None else work.loss)
         return problem
+
+
+def _load(name: str, mtp: bool) -> ModelGraph:
+    from meshwright.planner.importers import load_model
+
+    return load_model(name, mtp=True) if mtp else load_model(name)

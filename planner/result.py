@@ -25,8 +25,16 @@ class Estimate:
         For each pipeline rank the bytes by item; the items add up to ``peak_bytes[rank]``.
     capacity_bytes, usable_bytes
         Memory of a device, and what the headroom leaves of it.
+    tokens_per_s
+        Tokens of the main stream and, in an encoder-decoder, of the target.
+    mfu, hfu
+        Shares of the devices' peak that the model's own and the executed FLOPs take; the peak is that of the
+        recipe's fastest products.
     model_flops, hardware_flops
-        FLOPs per step: the model's own (causal attention halved), and with recomputation.
+        FLOPs per step: the model's own (causal attention halved; without the weights' gradients where they
+        are frozen), and with recomputation.
+    parameters, trainable_parameters
+        Of the whole model, adapters included, and of them those that are trained.
     """
 
     plan: Plan
@@ -46,6 +54,8 @@ class Estimate:
     usd_per_step: float | None = None
     total_hours: float | None = None
     total_usd: float | None = None
+    parameters: int | None = None
+    trainable_parameters: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
