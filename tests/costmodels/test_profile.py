@@ -41,9 +41,11 @@ def test_every_profile_is_complete_and_plausible(name):
         "overlap_parameters",
         "overlap_cost",
         "overlap_tensor",
+        "overlap_experts",
         "optimizer_fraction",
     )
     assert all(0 <= getattr(profile, share) <= 1 for share in shares)
+    assert profile.expert_dispatch in ("alltoall", "deduplicated")
     assert profile.gradient_bytes in (2, 4)
 
 
@@ -51,6 +53,19 @@ def test_a_child_takes_what_it_does_not_override():
     parent, child = find_profile("generic"), find_profile("deepspeed")
     assert (parent.gradient_bytes, child.gradient_bytes) == (4, 2)
     assert child.attention_half_length == parent.attention_half_length
+
+
+def test_stacks_differ_in_how_tokens_reach_experts():
+    names = ("megatron-core", "megatron-core-deepep", "dualpipe")
+    found = [find_profile(name) for name in names]
+    assert [p.expert_dispatch for p in found] == ["alltoall", "deduplicated", "deduplicated"]
+    assert [p.overlap_experts for p in found] == [0.0, 0.0, 0.85]
+
+
+def test_stacks_for_fine_tuning_shard_as_fsdp_and_differ_in_their_loss():
+    names = ("peft", "torchtune", "unsloth")
+    assert [find_profile(name).loss for name in names] == ["full", "chunked", "fused"]
+    assert not any(find_profile(name).working_copy for name in names)
 
 
 def test_inheritance_is_transitive(table):
