@@ -1,0 +1,249 @@
+"""The model of a published run: its row's sizes in the words of a configuration file, read by the importers.
+
+A row prints sizes; what it leaves open (biases, norms, positions, tied heads) follows from the model's name:
+:data:`STYLES` says which ``model_type`` a name belongs to and what that type's file would say beside the
+sizes. The planner's own importers then build the graph.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from benchmarks.rows import Row
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.units import GIGA
+from meshwright.planner.graph import ModelGraph
+
+
+class NotExpressibleError(MeshwrightError):
+    """A row that cannot be written as a problem and a strategy; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What a model's name tells beside the sizes in its row.
+
+    Attributes
+    ----------
+    model_type
+        As in a Hugging Face ``config.json``.
+    keys
+        Further keys of such a file.
+    sizes
+        Sizes that stand in for those that a row does not print, by the row's field names.
+    gated_columns
+        Branches that ``intermediate_size`` counts (Qwen's first family: both).
+    """
+
+    model_type: str
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    gated_columns: int = 1
+
+
+_PLAIN_GPT: Final = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+_MLA: Final = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+_FALCON: Final = {"parallel_attn": True, "bias": False, "alibi": False}
+_NANO_PATTERN: Final = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+_NANO: Final = {
+    "hybrid_override_pattern": _NANO_PATTERN,
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856,
+    "n_shared_experts": 1,
+    "moe_shared_expert_intermediate_size": 3712,
+    "mlp_hidden_act": "relu2",
+    "head_dim": 128,
+}
+_FALCON_180B: Final = _FALCON | {"new_decoder_architecture": True}
+_T5_3B: Final = {
+    "d_model": 1024,
+    "d_ff": 16384,
+    "d_kv": 128,
+    "num_heads": 32,
+    "num_layers": 24,
+    "vocab_size": 32128,
+}
+
+
+def _known(
+    layers: int, hidden: int, heads: int, ffn: int, vocab: int, kv: int | None = None
+) -> dict[str, int]:
+    names = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab")
+    return dict(zip(names, (layers, hidden, heads, kv or heads, ffn, vocab), strict=True))
+
+
+STYLES: Final[tuple[tuple[str, Style], ...]] = (
+    (r"deepseek-v3-16b", Style("deepseek_v3", {**_MLA, "q_lora_rank": None})),
+    (r"deepseek.?v2", Style("deepseek_v2", {**_MLA, "q_lora_rank": 1536})),
+    (r"deepseek|kimi", Style("deepseek_v3", {**_MLA, "q_lora_rank": 1536})),
+    (r"gpt.oss", Style("gpt_oss", {"attention_bias": True})),
+    (r"llama 4", Style("llama4_text")),
+    (r"qwen3.*a\d+b", Style("qwen3_moe")),
+    (r"qwen2-57b", Style("qwen2_moe")),
+    (r"mixtral|8x70b", Style("mixtral")),
+    (r"nemotron_3_nano", Style("nemotron_h", _NANO, _known(52, 2688, 32, 1856, 131072, 2))),
+    (r"nemotron_3", Style("nemotron_h")),
+    (r"nemotron", Style("nemotron")),
+    (r"mpt", Style("gpt2", _PLAIN_GPT)),
+    (r"gpt-j", Style("gptj", {}, _known(28, 4096, 16, 16384, 50400))),
+    (r"gpt-neox", Style("gpt_neox")),
+    (r"stablelm.*alpha", Style("gpt_neox", {}, {"vocab": 50688})),
+    (r"stablelm-2", Style("stablelm", {}, _known(24, 2048, 32, 5632, 100352))),
+    (r"gpt ~7b", Style("gpt2", _PLAIN_GPT, _known(32, 4096, 32, 16384, 51200))),
+    (r"gpt", Style("gpt2", {}, {"vocab": 51200})),
+    (r"bloom-560m", Style("bloom", {}, _known(24, 1024, 16, 4096, 250880))),
+    (r"bloom-1.1b", Style("bloom", {}, _known(24, 1536, 16, 6144, 250880))),
+    (r"falcon-7b", Style("falcon", {**_FALCON, "multi_query": True, "new_decoder_architecture": False})),
+    (r"falcon", Style("falcon", _FALCON_180B, _known(80, 14848, 232, 59392, 65024, 8))),
+    (r"palm", Style("cohere")),
+    (r"^t5-3b", Style("t5", _T5_3B)),
+    (r"gemma", Style("gemma", {}, {"head_dim": 256})),
+    (r"phi-3", Style("phi3")),
+    (r"phi-2", Style("phi")),
+    (r"qwen3", Style("qwen3", {}, {"head_dim": 128})),
+    (r"qwen2", Style("qwen2")),
+    (r"qwen", Style("qwen", gated_columns=2)),
+    (r"mistral", Style("mistral")),
+    (r"internlm", Style("internlm")),
+    (r"^(22|52)b$", Style("nemotron", {"tie_word_embeddings": True}, {"head_dim": 256, "vocab": 32000})),
+    (r"^\d+b$", Style("llama", {}, {"head_dim": 128})),
+    (r"llama-3.2-[13]b$", Style("llama", {"tie_word_embeddings": True})),
+    (r"llama-2-70b lora", Style("llama", {}, _known(80, 8192, 64, 28672, 32000, 8))),
+    (r"34b model", Style("llama", {}, _known(60, 7168, 56, 20480, 64000, 8))),
+)
+"""Name patterns, the first that matches counts. Sizes stand in public configuration files of these models;
+those of the Nemotron 3 Nano hybrid come from its published file and are not in the rows."""
+
+SIZES: Final = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "ffn_hidden": "intermediate_size",
+    "vocab": "vocab_size",
+}
+_EXPERTS: Final = {
+    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "topk": ("num_experts_per_tok",),
+    "expert_ffn": ("moe_intermediate_size",),
+    "shared_experts": ("n_shared_experts",),
+    "dense_layers": ("first_k_dense_replace",),
+    "q_lora_rank": ("q_lora_rank",),
+    "kv_lora_rank": ("kv_lora_rank",),
+    "qk_nope_dim": ("qk_nope_head_dim",),
+    "qk_rope_dim": ("qk_rope_head_dim",),
+    "v_dim": ("v_head_dim",),
+    "sliding_window": ("sliding_window",),
+    "moe_every_n_layers": ("interleave_moe_layer_step",),
+}
+_SYNONYMS: Final = {"top_k": "topk", "moe_ffn": "expert_ffn", "shared": "shared_experts", "attn": "attention"}
+
+
+def style_of(row: Row) -> Style:
+    """Return the style that a row's model name belongs to; Llama's where no pattern matches."""
+    name = row.model_name.lower()
+    found = next((style for pattern, style in STYLES if re.search(pattern, name)), Style("llama"))
+    if found.model_type == "gemma" and row.layers in (26, 42):  # Gemma 2 under its older sibling's name
+        return Style("gemma2", found.keys, found.sizes)
+    return found
+
+
+def experts_of(row: Row) -> dict[str, Any]:
+    """Return the row's expert sizes under one set of names."""
+    return {_SYNONYMS.get(k, k): v for k, v in (row.moe or {}).items()}
+
+
+def _expert_keys(row: Row, model_type: str) -> dict[str, Any]:
+    """Return the keys that a configuration file would say about experts and latent attention."""
+    said = experts_of(row)
+    keys = {key: said[name] for name, spelt in _EXPERTS.items() if name in said for key in spelt}
+    if model_type in ("mixtral", "gpt_oss"):
+        keys["intermediate_size"] = said.get("expert_ffn", row.ffn_hidden)
+    if model_type == "qwen2_moe":
+        keys["shared_expert_intermediate_size"] = said.get("shared_ffn", 0)
+    if model_type == "llama4_text":
+        keys |= {"intermediate_size": said["expert_ffn"], "intermediate_size_mlp": row.ffn_hidden}
+    if said.get("sliding_window_every_other_layer") and row.layers:
+        pair = ("sliding_attention", "full_attention")
+        keys["layer_types"] = [pair[i % 2] for i in range(row.layers)]
+    return keys
+
+
+def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the configuration of a row's model, and what was assumed about it.
+
+    Raises
+    ------
+    NotExpressibleError
+        If sizes are missing that the name does not tell either.
+    """
+    style = style_of(row)
+    printed = {name: getattr(row, name) for name in SIZES}
+    sizes = {n: v if v is not None else style.sizes.get(n) for n, v in printed.items()}
+    if style.model_type not in ("t5",):
+        lacking = [n for n in ("layers", "hidden", "heads", "ffn_hidden", "vocab") if sizes[n] is None]
+        if lacking:
+            raise NotExpressibleError(f"model sizes not stated: {', '.join(lacking)}")
+    ffn = sizes["ffn_hidden"]
+    sizes["ffn_hidden"] = None if ffn is None else ffn * style.gated_columns
+    keys: dict[str, Any] = {SIZES[n]: v for n, v in sizes.items() if v is not None}
+    keys |= {"model_type": style.model_type, "max_position_embeddings": row.seq_len or 2048}
+    if style.model_type == "gpt2" and row.flash_attention:
+        keys |= _PLAIN_GPT  # attention dropout went with the unfused kernels
+    if style.model_type == "falcon" and sizes["kv_heads"] is not None:
+        keys["num_kv_heads"] = sizes["kv_heads"]
+    keys |= style.keys
+    if row.moe is not None:
+        keys |= _expert_keys(row, style.model_type)
+    assumed = tuple(
+        f"{n} is not stated: {sizes[n]:,} as in {row.model_name}'s public configuration"
+        for n in SIZES
+        if printed[n] is None and n in style.sizes
+    )
+    return keys, assumed
+
+
+def graph_of(row: Row) -> tuple[ModelGraph, tuple[str, ...]]:
+    """Return the graph of a row's model, and what was assumed about it.
+
+    Raises
+    ------
+    NotExpressibleError
+        If sizes are missing.
+    MeshwrightError
+        If the importers do not read the model.
+    """
+    keys, assumed = config_of(row)
+    graph = _graph(json.dumps(keys, sort_keys=True))
+    if row.params_b is None or _off(row, graph) < 0.03:
+        return graph, assumed
+    other = _graph(json.dumps(keys | {"tie_word_embeddings": not any(graph.tied)}, sort_keys=True))
+    rounded = float(row.params_b).is_integer()  # "13B" is a name, 12.85 is a count
+    if not rounded and _off(row, other) < _off(row, graph):
+        said = "apart from" if any(graph.tied) else "shared with"
+        return other, (*assumed, f"head {said} the embedding: so the printed parameters are met")
+    return graph, (*assumed, f"parameters are off the {row.params_b} B printed by {_off(row, graph):.1%}")
+
+
+def _off(row: Row, graph: ModelGraph) -> float:
+    """Return by how much the graph's parameters differ from the printed ones, as a fraction of these."""
+    return 0.0 if row.params_b is None else abs(graph.parameters / (row.params_b * GIGA) - 1)
+
+
+@lru_cache(maxsize=512)
+def _graph(text: str) -> ModelGraph:
+    from meshwright.planner.importers.config import Config
+    from meshwright.planner.importers.hf import model_from_config
+
+    values = json.loads(text)
+    return model_from_config(Config("row", values), values["model_type"])

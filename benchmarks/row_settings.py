@@ -1,0 +1,198 @@
+"""What a published run trains with: precision recipe, optimizer, software profile, sharding, recomputation.
+
+Each reading takes the words of a row and returns the planner's word for them. Profiles follow the
+generation of the software: unfused attention of 2021 and 2022, PyTorch's sharding, DeepSpeed, Megatron-Core.
+"""
+
+import re
+from typing import Final
+
+from benchmarks.rows import Row
+from meshwright.planner.tuning import Tuning
+
+_RECIPES: Final = (
+    ("nvfp4", "nvfp4"),
+    ("mxfp8|fp8-mx", "mxfp8"),
+    ("all-gather", "fp8-weights"),
+    ("fp8-cs|float8 (rowwise|tensorwise|dynamic)", "fp8-current"),
+    ("fp8|float8", "fp8"),
+    ("pure bf16|bf16-true", "pure-bf16"),
+    ("bf16", "bf16"),
+    ("fp16", "fp16"),
+)
+_NO_BF16: Final = ("v100", "titan")
+_ALIGNED_LATER: Final = 2023
+"""From then on Megatron and NeMo shard the optimizer and split the sequence by default."""
+
+
+def precision_of(row: Row) -> tuple[str, tuple[str, ...]]:
+    """Return the recipe's name, and what was assumed."""
+    old = any(word in (row.accelerator or "") for word in _NO_BF16)
+    if row.precision is None:
+        name = "fp16" if old else "bf16"
+        return name, (f"precision not stated: {name}",)
+    said = " ".join(str(w) for w in (row.stated("precision_label"), row.precision) if w).lower()
+    if "fp8" in said and "FP8_CS" in (row.stated("recipe") or ""):
+        return "fp8-current", ()
+    name = next((recipe for pattern, recipe in _RECIPES if re.search(pattern, said)), "bf16")
+    return ("fp16" if old else name), ()
+
+
+def optimizer_of(row: Row) -> tuple[str, tuple[str, ...]]:
+    """Return the optimizer's name, and what was assumed."""
+    said = (row.optimizer or row.notes).lower()
+    if "muon" in said:
+        return "muon", ()
+    if "galore" in said:
+        return "adamw", ("GaLore: priced as AdamW, its low-rank moments are not",)
+    return "adamw", () if row.optimizer else ("optimizer not stated: AdamW",)
+
+
+_ADAPTED: Final = (
+    ("litgpt", ("q", "v"), "LitGPT's default"),
+    ("fsdp_qlora", ("q", "k", "v", "gate", "up", "down"), "fsdp_qlora's default"),
+    ("nemo", ("qkv",), "NeMo's default"),
+)
+_STORED: Final = (("nf4-dq", "nf4"), ("bnb.nf4 base", "nf4"), ("bnb.nf4", "nf4-single"), ("gptq", "int4"))
+DEFAULT_RANK: Final = 16
+
+
+def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
+    """Return what is trained, and what was assumed."""
+    kind = row.tuning or ("lora" if "lora" in row.model_name.lower() else "full")
+    if kind == "full":
+        return Tuning(), ()
+    rank, assumed = row.lora or DEFAULT_RANK, ()
+    said = [a for a in _ADAPTED if a[0] in row.framework.lower()]
+    targets = said[0][1] if said else ("all-linear",)
+    assumed = (f"adapted products not printed: {', '.join(targets)}" + (f", {said[0][2]}" if said else ""),)
+    if row.lora is None:
+        assumed += (f"adapter rank not stated: {rank}",)
+    if kind.startswith("adapter"):
+        rank, targets = 1, ("all-linear",)
+        assumed = (f"{kind}: priced as adapters of rank 1 beside all products",)
+    words = (row.precision or "").lower()
+    base = next((b for word, b in _STORED if word in words), "nf4" if kind == "qlora" else "model")
+    return Tuning(kind="lora", rank=rank, targets=targets, base=base), assumed
+
+
+def flash(row: Row) -> bool:
+    """Return whether attention scores stay on chip."""
+    kernel = row.stated("kernel")
+    if kernel is not None:
+        return "flash" in str(kernel)
+    if row.flash_attention is not None:
+        return row.flash_attention
+    return (row.year or _ALIGNED_LATER) >= _ALIGNED_LATER
+
+
+def fsdp(row: Row) -> bool:
+    """Return whether PyTorch's sharding (or another that keeps fp32 shards alone) runs it."""
+    return bool(
+        re.search(r"fsdp|torchtitan|litgpt|lit-|llama-recipes|maxtext|automodel", row.framework.lower())
+    )
+
+
+def megatron(row: Row) -> bool:
+    """Return whether a descendant of Megatron-LM runs it."""
+    return bool(re.search(r"megatron|nemo(?! automodel)|aa-scaling|neox", row.framework.lower()))
+
+
+def profile_of(row: Row) -> str:
+    """Return the software profile."""
+    if not flash(row):
+        return "megatron-2022"
+    if megatron(row):
+        return "megatron-core"
+    if fsdp(row):
+        return "fsdp2"
+    if re.search(r"deepspeed|hf trainer|trl|axolotl", row.framework.lower()):
+        return "deepspeed"
+    return "generic"
+
+
+def sharding_of(row: Row, dp: int, slices: int = 1) -> tuple[int, int, tuple[str, ...]]:
+    """Return the ZeRO stage, the copies of the sharded states, and what was assumed.
+
+    Parameters
+    ----------
+    dp
+        Data-parallel degree.
+    slices
+        Parts of the cluster that hold a copy each where sharding stays inside a part.
+    """
+    said = " ".join(w for w in (row.sharding, row.sharding_as_printed) if w).lower()
+    if not said:
+        return _default_sharding(row)
+    group = re.search(r"shard group (\d+)|within (\d+)|fsdp (\d+) within", said)
+    inner = next((int(g) for g in group.groups() if g), dp) if group else dp
+    if "pods" in said:
+        inner = dp // slices
+    if "over dcn" in said:
+        inner = dp // slices
+    replicas = max(dp // inner, 1) if dp % max(inner, 1) == 0 else 1
+    return _stage(said), replicas, ()
+
+
+def _stage(said: str) -> int:
+    if re.search(r"zero3|zero-3|fsdp-full|fsdp", said) and "zero2" not in said and "fsdp=0" not in said:
+        return 3
+    if "zero2" in said:
+        return 2
+    if re.search(r"zero1|distributed.?(fused|optimizer)|hybrid", said):
+        return 1
+    return 0
+
+
+def _default_sharding(row: Row) -> tuple[int, int, tuple[str, ...]]:
+    if fsdp(row):
+        stage = 3
+    elif megatron(row):
+        stage = 1 if (row.year or _ALIGNED_LATER) >= _ALIGNED_LATER or "DeepSpeed" in row.framework else 0
+    else:
+        stage = 0
+    return stage, 1, (f"sharding not stated: ZeRO-{stage}",)
+
+
+def offload_of(row: Row) -> str:
+    """Return what lives in host memory."""
+    said = (row.offload or "none").lower()
+    if said == "none" or "checkpoints" in said:
+        return "none"
+    return "optimizer" if said == "cpu (optimizer)" else "parameters"
+
+
+def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the mode of each block, and what was assumed."""
+    away = row.stated("cpu_offloading_num_layers")
+    if away:
+        return ("offload",) * min(int(away), blocks) + ("none",) * max(blocks - int(away), 0), ()
+    said = (row.recompute or "").lower()
+    if not said:
+        return _default_recompute(row, blocks)
+    if "every 2nd" in said:
+        return tuple("full" if i % 2 == 0 else "none" for i in range(blocks)), ()
+    if "partial" in row.notes and row.stated("recompute_num_layers"):
+        some = min(int(row.stated("recompute_num_layers")), blocks)
+        return ("full",) * some + ("none",) * (blocks - some), ("partial recompute: the first layers",)
+    if said.startswith("full") or "qkv projections" in said:
+        return ("full",) * blocks, ()
+    if said == "none":
+        return ("none",) * blocks, ()
+    modules = row.stated("recompute_modules")
+    named = f" ({', '.join(modules)})" if modules else ""
+    exact = said == "selective" and not modules
+    return ("selective",) * blocks, () if exact else (f"{row.recompute}{named}: priced as selective",)
+
+
+def _default_recompute(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if "repo script enables it" in row.notes:
+        return ("full",) * blocks, ("recompute not printed: full, as its script has it",)
+    return ("none",) * blocks, ("recompute not stated: none",)
+
+
+def sequence_parallel_of(row: Row, tp: int) -> bool:
+    """Return whether norms and residuals are split by ``tp``."""
+    if row.sequence_parallel is not None:
+        return row.sequence_parallel and tp > 1
+    return tp > 1 and (row.year or _ALIGNED_LATER) >= _ALIGNED_LATER

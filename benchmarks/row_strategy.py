@@ -1,0 +1,198 @@
+"""The strategy of a published run: the degrees, micro-batches, schedule and stages that a row prints.
+
+What a row leaves open takes the value that its other figures imply, or the one that a practitioner of its
+framework would choose; each such choice is recorded. No rule of legality stops a run that took place.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks import row_settings as settings
+from benchmarks.row_model import NotExpressibleError
+from benchmarks.rows import Row
+from meshwright.costmodels.schedule import legal, names
+from meshwright.planner.problem import Problem
+from meshwright.planner.strategy import even_split
+
+STATE_BYTES: Final = 18
+"""Of a parameter under Megatron's mixed precision; what a guessed split must hold."""
+STATE_SHARE: Final = 0.6
+"""Of a device's memory that a practitioner leaves to states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A strategy in the planner's words.
+
+    Attributes
+    ----------
+    decisions
+        Of the mesh, by name.
+    layers_per_stage
+        Blocks of each chunk in model order.
+    recompute
+        Mode of each block.
+    assumptions
+        What the row does not say.
+    """
+
+    decisions: dict[str, Any]
+    layers_per_stage: tuple[int, ...]
+    recompute: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+
+def sequences_of(row: Row) -> tuple[int, int, tuple[str, ...]]:
+    """Return sequences of a step and tokens of each, and what was assumed."""
+    assumed: tuple[str, ...] = ()
+    if row.seq_len is None:
+        assumed += ("sequence length not stated: 2,048",)
+    batch = row.global_batch
+    if batch is None:
+        batch = (row.micro_batch or 1) * (row.grad_accum or 1) * (row.dp or 1)
+        assumed += (f"global batch not stated: {batch}, one micro-batch a replica and pass",)
+    return batch, row.seq_len or 2048, assumed
+
+
+def degrees_of(row: Row, problem: Problem) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return tp, cp, pp, dp, ep and etp, and what was assumed.
+
+    Raises
+    ------
+    NotExpressibleError
+        If the printed degrees cannot be laid on the devices.
+    """
+    devices, cp = problem.cluster.num_devices, row.cp or 1
+    assumed: tuple[str, ...] = ()
+    tp, pp = row.tp, row.pp
+    if tp is None or pp is None:
+        tp, pp = _split(row, problem)
+        assumed += (f"tensor and pipeline degrees not stated: tp {tp}, pp {pp}",)
+    dp, left = divmod(devices, tp * cp * pp)
+    if left or not dp:
+        raise NotExpressibleError(f"tp {tp} x cp {cp} x pp {pp} does not divide {devices} devices")
+    if row.dp is not None and row.dp != dp:
+        assumed += (f"dp {row.dp} is printed, {devices} devices leave {dp}",)
+    ep = row.ep or 1
+    if row.moe is not None and ep > 1:
+        assumed += ("expert-tensor degree not stated: 1",)
+    return {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": 1}, assumed
+
+
+def _split(row: Row, problem: Problem) -> tuple[int, int]:
+    """Return the tensor and pipeline degrees that a practitioner would choose: tensor up to a node first."""
+    if not settings.megatron(row) and row.tp is None and row.pp is None:
+        return 1, 1
+    devices = problem.cluster.num_devices // (row.cp or 1)
+    node = min(problem.cluster.tiers[0].fan_out, 8)
+    together = row.stated("model_parallel_size") or (devices // row.dp if row.dp else None)
+    if together is None:
+        room = STATE_SHARE * problem.cluster.accelerator.memory_bytes
+        needed = STATE_BYTES * problem.model.parameters / room
+        together = next((n for n in _divisors(devices) if n >= needed), devices)
+    tp = row.tp or max(d for d in _divisors(together) if d <= node)
+    return tp, row.pp or max(together // tp, 1)
+
+
+def _divisors(n: int) -> list[int]:
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+def micro_batches_of(row: Row, batch: int, dp: int) -> tuple[int, int, tuple[str, ...]]:
+    """Return the micro-batch and its count, and what was assumed; a last smaller one counts as a whole."""
+    assumed: tuple[str, ...] = ()
+    size = row.micro_batch
+    if size is None:
+        size = max(batch // (dp * (row.grad_accum or batch)), 1)
+        assumed += (f"micro-batch not stated: {size}",)
+    size = min(size, max(-(-batch // dp), 1))
+    count = -(-batch // (dp * size))
+    if batch % (dp * size):
+        assumed += (f"the batch of {batch} is no multiple of dp {dp} x micro-batch {size}: rounded up",)
+    return size, count, assumed
+
+
+def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, tuple[str, ...]]:
+    """Return the schedule and the chunks per rank, and what was assumed.
+
+    Raises
+    ------
+    NotExpressibleError
+        If the planner has no such schedule.
+    """
+    said = (row.schedule or "").lower()
+    vpp = row.vpp or 1
+    if pp == 1:
+        return "1f1b", 1, ()
+    zero_bubble = re.match(r"zb-\w+|dualpipe-?\w*", said)
+    if zero_bubble:
+        if zero_bubble.group() not in names():
+            raise NotExpressibleError(f"schedule {zero_bubble.group()} is not known to the planner")
+        return zero_bubble.group(), 1, ()
+    assumed: tuple[str, ...] = ()
+    if vpp == 1 and ("interleaved" in said or said == "1f1b-i") and row.vpp is None:
+        vpp = max((blocks + 2) // pp, 1)
+        assumed += (f"virtual stages not stated: one layer a chunk, vpp {vpp}",)
+    if vpp == 1:
+        return "1f1b", 1, assumed
+    while pp * vpp > blocks + 2:
+        vpp -= 1
+    why = legal("interleaved", pp, vpp, count)
+    if why is not None:
+        return "1f1b", 1, (*assumed, f"interleaving cannot run ({why}): 1f1b")
+    return "interleaved", vpp, assumed
+
+
+def write(row: Row, problem: Problem) -> Written:
+    """Return the strategy of a row.
+
+    Raises
+    ------
+    NotExpressibleError
+        If the planner has no word for a decision of the run.
+    """
+    degrees, why = degrees_of(row, problem)
+    batch, _, _ = sequences_of(row)
+    size, count, told = micro_batches_of(row, batch, degrees["dp"])
+    blocks = len(problem.model.block_layers)
+    schedule, vpp, said = schedule_of(row, degrees["pp"], blocks, count)
+    stage, replicas, sharded = settings.sharding_of(row, degrees["dp"], _parts(problem))
+    modes, again = settings.recompute_of(row, blocks)
+    decisions = {
+        **degrees,
+        "dp_replicate": replicas,
+        "hpz": 1,
+        "vpp": vpp,
+        "zero_stage": stage,
+        "micro_batch_size": size,
+        "num_microbatches": count,
+        "sequence_parallel": settings.sequence_parallel_of(row, degrees["tp"]),
+        "kv_exchange": "ring",
+        "ulysses": degrees["cp"] if "ulysses" in row.framework.lower() else 1,
+        "offload": settings.offload_of(row),
+        "placement": ("tp", "cp", "dp", "pp"),
+        "schedule": schedule,
+    }
+    assumptions = (*why, *told, *said, *sharded, *again)
+    return Written(decisions, _stages(blocks, degrees["pp"] * vpp), modes, assumptions)
+
+
+def _parts(problem: Problem) -> int:
+    """Return the blocks that the outermost tier joins."""
+    return problem.cluster.tiers[-1].fan_out if len(problem.cluster.tiers) > 1 else 1
+
+
+def _stages(blocks: int, chunks: int) -> tuple[int, ...]:
+    """Return blocks per chunk.
+
+    Raises
+    ------
+    NotExpressibleError
+        If a chunk in the middle would be empty.
+    """
+    sizes: Sequence[int] = even_split(blocks, chunks)
+    if any(n == 0 for n in sizes[1:-1]):
+        raise NotExpressibleError(f"{chunks} chunks for {blocks} layers: a stage has no layer")
+    return tuple(sizes)

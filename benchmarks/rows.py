@@ -1,0 +1,216 @@
+"""Published measurements: one row is one training run as its source printed it.
+
+The schema is described in ``data/README.md``. A row is kept as printed: what a row leaves open is filled in
+by :mod:`benchmarks.row_model`, :mod:`benchmarks.row_cluster` and :mod:`benchmarks.row_strategy`, each filling
+recorded as an assumption.
+"""
+
+import json
+import lzma
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from meshwright.hardware.errors import MeshwrightError
+
+BUILT_IN: Final = Path(__file__).parent / "data" / "train.jsonl.xz"
+OUTCOMES: Final = ("ok", "oom")
+TRUSTED: Final = ("A", "B")
+
+
+class RowError(MeshwrightError):
+    """A row that cannot be read; names the file, the line, the field and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One published run; fields as in the data's schema, None where the source does not say.
+
+    Attributes
+    ----------
+    heads, kv_heads, ffn_hidden
+        Sizes of the dense part; ``ffn_hidden`` is the width of one branch.
+    moe
+        Sizes of the mixture of experts and of latent attention, as the source names them.
+    micro_batch, global_batch
+        Sequences.
+    outcome
+        ``ok`` or ``oom`` (ended out of memory).
+    step_time_s
+        The target; None where only memory or the outcome is known.
+    trust
+        ``A``, ``B`` or ``C``; None for runs out of memory.
+    """
+
+    id: str
+    family: str
+    source: str
+    ref: str
+    model_name: str
+    framework: str
+    outcome: str
+    notes: str = ""
+    year: int | None = None
+    params_b: float | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    ffn_hidden: int | None = None
+    vocab: int | None = None
+    seq_len: int | None = None
+    gated_mlp: bool | None = None
+    moe: Mapping[str, Any] | None = None
+    accelerator: str | None = None
+    accelerator_as_printed: str | None = None
+    num_gpus: int | None = None
+    gpus_per_node: int | None = None
+    intra_bw_note: str | None = None
+    inter_bw_note: str | None = None
+    precision: str | None = None
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    vpp: int | None = None
+    sequence_parallel: bool | None = None
+    sharding: str | None = None
+    sharding_as_printed: str | None = None
+    micro_batch: int | None = None
+    grad_accum: int | None = None
+    global_batch: int | None = None
+    recompute: str | None = None
+    schedule: str | None = None
+    flash_attention: bool | None = None
+    torch_compile: bool | None = None
+    optimizer: str | None = None
+    tuning: str | None = None
+    lora: int | None = None
+    offload: str | None = None
+    step_time_s: float | None = None
+    step_time_from: str | None = None
+    peak_memory_gib: float | None = None
+    memory_metric: str | None = None
+    trust: str | None = None
+    extra: Mapping[str, Any] | None = None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its settings are complete, or nearly (trust A or B)."""
+        return self.trust in TRUSTED
+
+    def stated(self, name: str) -> Any:
+        """Return what only this source states under a name, None if it does not."""
+        return None if self.extra is None else self.extra.get(name)
+
+
+COUNTS: Final = (
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn_hidden",
+    "vocab",
+    "seq_len",
+    "num_gpus",
+    "gpus_per_node",
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "vpp",
+    "micro_batch",
+    "grad_accum",
+    "global_batch",
+    "lora",
+)
+AMOUNTS: Final = ("params_b", "step_time_s", "peak_memory_gib")
+REQUIRED: Final = ("id", "family", "source", "ref", "model_name", "framework", "outcome")
+_KNOWN: Final = frozenset(f.name for f in fields(Row))
+
+
+def row_from(values: Mapping[str, Any], where: str = "row") -> Row:
+    """Return a checked row.
+
+    Raises
+    ------
+    RowError
+        If a field is unknown, missing, or its value out of range.
+    """
+    for name in values:
+        if name not in _KNOWN:
+            raise RowError(f"{where}: {name!r} is not a field; allowed: {', '.join(sorted(_KNOWN))}")
+    for name in REQUIRED:
+        if not isinstance(values.get(name), str):
+            raise RowError(f"{where}: {name} is {values.get(name)!r}; a text is required")
+    for name in (*COUNTS, *AMOUNTS):
+        _check_number(name, values.get(name), where)
+    if values["outcome"] not in OUTCOMES:
+        raise RowError(f"{where}: outcome is {values['outcome']!r}; allowed: {', '.join(OUTCOMES)}")
+    for name in ("moe", "extra"):
+        if not isinstance(values.get(name), Mapping | None):
+            raise RowError(f"{where}: {name} is {values[name]!r}; an object or null is expected")
+    return Row(**values)
+
+
+def _check_number(name: str, value: object, where: str) -> None:
+    kinds = int if name in COUNTS else int | float
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 10**12:
+        what = "positive integer" if name in COUNTS else "positive number"
+        raise RowError(f"{where}: {name} is {value!r}; a {what} or null is expected")
+
+
+def read_rows(path: Path = BUILT_IN) -> tuple[Row, ...]:
+    """Return the rows of a ``.jsonl`` file, compressed if its name ends in ``.xz``.
+
+    Raises
+    ------
+    RowError
+        If the file cannot be read, a line is no JSON object, a row is wrong or an id stands twice.
+    """
+    try:
+        data = path.read_bytes()
+        text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8")
+    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise RowError(f"{path}: cannot be read ({error}); a .jsonl or .jsonl.xz file is expected") from error
+    lines = enumerate(text.splitlines(), start=1)
+    rows = tuple(_parse(line, f"{path}, line {n}") for n, line in lines if line.strip())
+    _refuse_twins(rows, path)
+    return rows
+
+
+def _parse(line: str, where: str) -> Row:
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise RowError(f"{where}: not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise RowError(f"{where}: a JSON object is expected")
+    return row_from(values, where)
+
+
+def _refuse_twins(rows: Iterable[Row], path: Path) -> None:
+    seen: set[str] = set()
+    for row in rows:
+        if row.id in seen:
+            raise RowError(f"{path}: id {row.id!r} stands twice")
+        seen.add(row.id)
+
+
+def features(row: Row) -> frozenset[str]:
+    """Return what a row exercises: ``moe``, ``cp``, ``fp8`` (8 or 4 bits), ``tuning``, else ``dense``."""
+    precision = (row.precision or "").lower()
+    found = {
+        "moe": row.moe is not None,
+        "cp": (row.cp or 1) > 1,
+        "fp8": any(word in precision for word in ("fp8", "float8", "fp4")),
+        "tuning": row.tuning not in (None, "full"),
+    }
+    return frozenset(name for name, here in found.items() if here) or frozenset({"dense"})
