@@ -33,6 +33,11 @@ class Attention:
         Keys that a query sees at most, itself included.
     topk_keys
         Keys that a query reads at most, picked by an indexer; their number counts, not their place.
+    chunk
+        Tokens of a chunk beyond whose borders nothing is seen (Llama-4).
+    stride
+        Tokens that are compressed to one key: beside its ``window`` a query sees one key for so many earlier
+        tokens (DeepSeek-V4), ``topk_keys`` of them where that is set; None: keys are not compressed.
     cross
         Whether keys come from the context stream (all of them are seen).
     sinks
@@ -54,6 +59,8 @@ class Attention:
     topk_keys: Num | None = None
     cross: bool = False
     sinks: bool = False
+    chunk: Num | None = None
+    stride: Num | None = None
     trained: bool = True
     expert: ClassVar[bool] = False
     stored_bytes: ClassVar[float | None] = None
@@ -84,6 +91,10 @@ class Attention:
         s = 1.0 * sequence_length
         if self.cross and keys is not None:
             return s * keys
+        if self.chunk is not None:
+            return s * (np.minimum(s, self.chunk) + 1) / 2
+        if self.stride is not None:
+            return self._compressed_pairs(s)
         limits = [w for w in (self.window, self.topk_keys) if w is not None]
         if limits:
             w = np.minimum(s, np.minimum.reduce([np.asarray(v, dtype=np.float64) for v in limits]))
@@ -92,6 +103,17 @@ class Attention:
                 return band
             return s * w if self.window is None else np.minimum(2 * band - s, s * s)
         return s * (s + 1) / 2 if self.causal else s * s
+
+    def _compressed_pairs(self, s: Num) -> Num:
+        """Return the pairs within the window, and those with compressed keys of all earlier tokens.
+
+        A query at ``t`` sees ``t / stride`` compressed keys, at most ``topk_keys``.
+        """
+        stride = np.asarray(self.stride, dtype=np.float64)
+        near = np.minimum(s, s if self.window is None else self.window)
+        last = s / stride
+        most = last if self.topk_keys is None else np.minimum(last, self.topk_keys)
+        return s * near - near * (near - 1) / 2 + stride * (last * most - most**2 / 2)
 
     def _heads(self, shape: Shape) -> Num:
         """Return the query heads whose core one rank computes, times the sequence parts it sees of them."""

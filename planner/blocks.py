@@ -22,8 +22,10 @@ from meshwright.costmodels.vocabulary import CrossEntropy, Embedding
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.feeds import Mlp
 from meshwright.planner.graph import ModelGraph
+from meshwright.planner.hyper import collapse, collapse_head, spread
+from meshwright.planner.mtp import mtp_kind
 from meshwright.planner.parts import norm, optional_norm, residual, wide
-from meshwright.planner.pattern import Layer, kind_names, layers_of
+from meshwright.planner.pattern import Layer, attributes, kind_names, layer_behind, layers_of
 
 PARALLEL_EDGES: Final[tuple[tuple[str, Literal["enter", "exit"]], ...]] = (
     ("attention_enter", "enter"),
@@ -36,19 +38,21 @@ def _sequential_block(spec: DecoderSpec, layer: Layer) -> tuple[Operator, ...]:
     mixed: tuple[Operator, ...] = ()
     if layer.mixer is not None:
         mixed = (
+            *collapse(spec, "attention"),
             *optional_norm(spec, "pre_attention", feeds_product=layer.mixer.feeds_products),
             *layer.mixer.operators(spec),
             *optional_norm(spec, "post_attention"),
-            residual(spec, "attention_residual", saves=spec.hidden if layer.feed else 0),
+            spread(spec, "attention_residual", kept=layer.feed is not None),
         )
     if layer.feed is None:
         return mixed
     return (
         *mixed,
+        *collapse(spec, "mlp"),
         *optional_norm(spec, "pre_mlp", feeds_product=layer.feed.feeds_products),
         *layer.feed.operators(spec),
         *optional_norm(spec, "post_mlp"),
-        residual(spec, "mlp_residual"),
+        spread(spec, "mlp_residual", kept=False),
     )
 
 
@@ -75,7 +79,7 @@ def block_kind(spec: DecoderSpec, layer: Layer, name: str = "decoder") -> LayerK
     """Return the layer kind of a decoder block with this mixer and feed."""
     both = layer.mixer is not None and layer.feed is not None
     build = _parallel_block if spec.parallel and both else _sequential_block
-    return LayerKind(name, "block", build(spec, layer), spec.hidden)
+    return LayerKind(name, "block", build(spec, layer), spec.residual_streams * spec.hidden)
 
 
 def _embedding_kind(spec: DecoderSpec) -> LayerKind:
@@ -93,13 +97,15 @@ def _embedding_kind(spec: DecoderSpec) -> LayerKind:
         operators.append(norm(spec, "embedding_norm", keeps_input=True))
     if spec.embedding_dropout > 0:
         operators.append(Pointwise("dropout", "sequence", h, h, mask_features=h, backward_ratio=1.0))
-    return LayerKind("embedding", "embedding", tuple(operators), h)
+    return LayerKind("embedding", "embedding", tuple(operators), spec.residual_streams * h)
 
 
 def _head_kind(spec: DecoderSpec) -> LayerKind:
     """Return the final norm, the projection to the vocabulary and the cross entropy."""
     h, width = spec.hidden, spec.embedding_width
-    operators: list[Operator] = [norm(spec, "final_norm")] if spec.final_norm else []
+    operators: list[Operator] = [*collapse_head(spec)]
+    if spec.final_norm:
+        operators.append(norm(spec, "final_norm"))
     if width != h:
         operators.append(Gemm("project_out", wide(h), (wide(width),), "replicated"))
     operators += [
@@ -117,13 +123,25 @@ def decoder_graph(
     family: str = "llama",
     block_class: str | None = None,
     notes: tuple[str, ...] = (),
+    mtp: bool = False,
 ) -> ModelGraph:
-    """Return the chain embedding, blocks, head; one block kind for each distinct pair of mixer and feed."""
+    """Return the chain embedding, blocks, head; one block kind for each distinct pair of mixer and feed.
+
+    With ``mtp`` the layers for multi-token prediction that the model's file names stand before the head;
+    without it their parameters are told apart (:attr:`~meshwright.planner.graph.ModelGraph.mtp_parameters`).
+    """
     layers = layers_of(spec)
     distinct = tuple(dict.fromkeys(layers))
     blocks = tuple(block_kind(spec, *pair) for pair in zip(distinct, kind_names(distinct), strict=True))
-    kinds = (_embedding_kind(spec), *blocks, _head_kind(spec))
-    order = (0, *(1 + distinct.index(layer) for layer in layers), len(kinds) - 1)
+    further = mtp_kind(spec, block_kind(spec, layer_behind(spec))) if spec.mtp_layers else None
+    added = (further,) if further is not None and mtp else ()
+    kinds = (_embedding_kind(spec), *blocks, *added, _head_kind(spec))
+    order = (
+        0,
+        *(1 + distinct.index(layer) for layer in layers),
+        *(1 + len(blocks),) * spec.mtp_layers * len(added),
+        len(kinds) - 1,
+    )
     last = len(order) - 1
     return ModelGraph(
         name=name,
@@ -137,22 +155,6 @@ def decoder_graph(
         max_sequence_length=spec.max_sequence_length,
         block_class=block_class,
         notes=notes,
-        attributes=_attributes(spec),
+        mtp_parameters=0 if further is None or mtp else spec.mtp_layers * further.parameters(),
+        attributes=attributes(spec),
     )
-
-
-def _attributes(spec: DecoderSpec) -> dict[str, int | float | str | bool | None]:
-    """Return the sizes that reports print, under the specification's names."""
-    names = (
-        "hidden",
-        "layers",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "ffn",
-        "vocab",
-        "gated",
-        "positions",
-        "tied",
-    )
-    return {n: getattr(spec, n) for n in names}

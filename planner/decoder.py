@@ -86,6 +86,11 @@ class DecoderSpec:
     mixers, feeds
         One for each layer, None where a layer has none; a shorter pattern repeats over the layers. Empty:
         standard attention with ``windows``, a dense MLP of width ``ffn``.
+    residual_streams
+        Copies of the residual stream that hyper-connections mix (DeepSeek-V4); 1: a plain residual.
+    mtp_layers
+        Layers for multi-token prediction that the file names behind the last; they are of the kind that
+        follows in a longer pattern, else of the last layer's.
     attention_dropout, hidden_dropout, embedding_dropout
         Probabilities; zero costs nothing.
     max_sequence_length
@@ -120,6 +125,8 @@ class DecoderSpec:
     rotary_share: float = 1.0
     mixers: tuple[Sublayer | None, ...] = ()
     feeds: tuple[Sublayer | None, ...] = ()
+    residual_streams: int = 1
+    mtp_layers: int = 0
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
     embedding_dropout: float = 0.0

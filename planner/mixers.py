@@ -83,7 +83,6 @@ class SelfAttention:
             *(qk_norm(spec, heads, kv_heads, dim) if self.qk_norm else ()),
             *(rotary(spec, (heads + kv_heads) * dim, share, heads) if self.rotary else ()),
             self._core(spec, heads, kv_heads, dim),
-            *_sinks(heads if self.sinks else 0),
             *_gate(gate, query),
             Gemm("out", query, (wide(h),), "row", spec.o_bias),
             Boundary("attention_exit", "exit", h),
@@ -98,6 +97,8 @@ class SelfAttention:
             dim,
             window=self.window,
             dropout=spec.attention_dropout > 0,
+            sinks=self.sinks,
+            chunk=self.chunk,
         )
 
 
@@ -119,11 +120,6 @@ def rotary(spec: DecoderSpec, width: int, share: float, heads: int) -> tuple[Ope
     if spec.positions != "rotary" or not turned:
         return ()
     return (Pointwise("rotary", "tensor", turned, turned, units=heads, backward_ratio=1.0),)
-
-
-def _sinks(heads: int) -> tuple[Operator, ...]:
-    """Return the learned logit of each head: weights alone, the core adds them to its sum."""
-    return (Pointwise("sinks", "tensor", 0, 0, weights=heads, units=heads),) if heads else ()
 
 
 def _gate(gate: tuple[Part, ...], query: Part) -> tuple[Operator, ...]:

@@ -3,10 +3,25 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from meshwright.planner.decoder import DecoderSpec, Sublayer, repeated
+from meshwright.planner.experts import Experts
 from meshwright.planner.feeds import Mlp
 from meshwright.planner.mixers import SelfAttention
+
+ATTRIBUTES: Final = (
+    "hidden",
+    "layers",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "vocab",
+    "gated",
+    "positions",
+    "tied",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +38,16 @@ def layers_of(spec: DecoderSpec) -> tuple[Layer, ...]:
     feeds = spec.feeds or (Mlp(),)
     pairs = zip(repeated(mixers, spec.layers), repeated(feeds, spec.layers), strict=True)
     return tuple(Layer(mixer, feed) for mixer, feed in pairs)
+
+
+def layer_behind(spec: DecoderSpec) -> Layer:
+    """Return the layer behind the last: what a longer pattern says, else the last one again."""
+
+    def behind(pattern: Sequence[Sublayer | None], last: Sublayer | None) -> Sublayer | None:
+        return pattern[spec.layers] if len(pattern) > spec.layers else last
+
+    last = layers_of(spec)[-1]
+    return Layer(behind(spec.mixers, last.mixer), behind(spec.feeds, last.feed))
 
 
 def kind_names(kinds: Sequence[Layer]) -> tuple[str, ...]:
@@ -67,3 +92,13 @@ def _words(sublayers: Sequence[Sublayer | None]) -> dict[Sublayer, str]:
 
 def _global(word: str) -> str:
     return word.replace("attention", "global", 1) if word.startswith("attention") else word
+
+
+def attributes(spec: DecoderSpec) -> dict[str, int | float | str | bool | None]:
+    """Return the sizes that reports print, under the specification's names; experts' where there are any."""
+    given = {name: getattr(spec, name) for name in ATTRIBUTES}
+    routed = [layer.feed for layer in layers_of(spec) if isinstance(layer.feed, Experts)]
+    if routed:
+        most = max(routed, key=lambda feed: feed.experts)
+        given |= {"experts": most.experts, "topk": most.topk, "expert_ffn": most.width, "shared": most.shared}
+    return given

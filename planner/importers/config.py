@@ -80,6 +80,12 @@ class Config:
             self.refuse(name, value, "a number from 0 to below 1")
         return float(value)
 
+    def fraction(self, name: str, value: object) -> float:
+        """Return ``value`` if it is a number in [0, 1], else refuse it."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            self.refuse(name, value, "a number from 0 to 1")
+        return float(value)
+
     def refuse(self, name: str, value: object, allowed: str) -> NoReturn:
         """Raise ModelConfigError naming the file, the key, its value and what is allowed."""
         raise ModelConfigError(f"{self.source}: {name} is {reprlib.repr(value)}; allowed: {allowed}")

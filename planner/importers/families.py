@@ -10,13 +10,31 @@ from typing import Final
 
 from meshwright.planner.importers import windows
 from meshwright.planner.importers.families_gpt import GPT_FAMILIES
+from meshwright.planner.importers.families_latent import LATENT_FAMILIES
 from meshwright.planner.importers.families_llama import LLAMA_FAMILIES
+from meshwright.planner.importers.families_moe import MOE_FAMILIES
 from meshwright.planner.importers.families_norms import NORM_FAMILIES
-from meshwright.planner.importers.family import LLAMA, LLAMA_BIAS, Family, sizes
+from meshwright.planner.importers.family import LLAMA, LLAMA_BIAS, Family, mtp_layers, sizes
+from meshwright.planner.importers.mixing import if_latent, latent
+from meshwright.planner.importers.routing import experts, if_given, node_limit, shared_experts
+from meshwright.planner.importers.rules import same_as
 
-FAMILIES: Final[Mapping[str, Family]] = {**LLAMA_FAMILIES, **NORM_FAMILIES, **GPT_FAMILIES}
+FAMILIES: Final[Mapping[str, Family]] = {
+    **LLAMA_FAMILIES,
+    **NORM_FAMILIES,
+    **GPT_FAMILIES,
+    **MOE_FAMILIES,
+    **LATENT_FAMILIES,
+}
 
-ALIASES: Final[Mapping[str, str]] = {"Yi": "llama", "yi": "llama", "aquila": "llama", "xverse": "llama"}
+ALIASES: Final[Mapping[str, str]] = {
+    "Yi": "llama",
+    "yi": "llama",
+    "aquila": "llama",
+    "xverse": "llama",
+    "kimi_k2": "deepseek_v3",
+    "hunyuan": "hunyuan_v1_moe",
+}
 """Names under which Llama's layers were published."""
 
 NESTED: Final[Mapping[str, str]] = {"gemma3": "gemma3_text"}
@@ -29,6 +47,9 @@ GENERIC: Final = Family(
         **sizes(None, None, None, None, None),
         **LLAMA_BIAS,
         "windows": windows.windowed(windows.no_layers),
+        "mixers": if_latent(latent()),
+        "feeds": if_given(experts(default_width=same_as("ffn"), shared=shared_experts(), limit=node_limit())),
+        **mtp_layers(),
     },
 )
 """What an unknown ``model_type`` is read as: Llama's layers, every size required."""

@@ -16,6 +16,7 @@ from meshwright.planner.importers.family import (
     sizes,
     tied,
 )
+from meshwright.planner.importers.mixing import attention, no_rope_layers
 from meshwright.planner.importers.rules import Rule, choose, constant, flag, inverse, optional_size, size
 
 
@@ -75,6 +76,7 @@ LLAMA_FAMILIES: Final[Mapping[str, Family]] = {
             **sizes(2048, 36, 16, 11008, 128256, 4, length=32768),
             **tied(True),
             "windows": windows.windowed(windows.without_rotary),
+            "mixers": attention(no_rope_layers()),
         },
     ),
     "baichuan": Family(  # modeling_baichuan.py: 13B has alibi and no max_position_embeddings

@@ -20,9 +20,11 @@ from meshwright.planner.importers.family import (
     YES,
     Family,
     biases,
+    rotary,
     sizes,
     tied,
 )
+from meshwright.planner.importers.mixing import attention, sliding_only, sliding_or_alone
 from meshwright.planner.importers.rules import (
     Rule,
     choose,
@@ -56,6 +58,7 @@ def _glm(norms: tuple[str, ...]) -> dict[str, Rule]:
         **tied(False),
         **DROPOUT,
         **biases(flag("attention_bias", default=True), NO, NO),
+        **rotary(0.5),
         "norms": constant(norms),
     }
 
@@ -147,6 +150,7 @@ NORM_FAMILIES: Final[Mapping[str, Family]] = {
             **_cohere(NO, 8192),
             "head_dim": quotient("hidden", "heads"),
             "windows": windows.windowed(windows.all_but_every("sliding_window_pattern", default=4), 4096),
+            "mixers": attention(sliding_only),
         },
     ),
     "glm": Family("GlmDecoderLayer", _glm(PRE_NORMS)),
@@ -171,6 +175,7 @@ NORM_FAMILIES: Final[Mapping[str, Family]] = {
             ),
             "norm_bias": inverse(flag("rmsnorm", default=True)),
             "final_norm": flag("post_layer_norm", default=True),
+            **rotary(0.5),
         },
     ),
     "stablelm": Family(
@@ -184,6 +189,7 @@ NORM_FAMILIES: Final[Mapping[str, Family]] = {
             "parallel": flag("use_parallel_residual"),
             "norms": choose(flag("use_parallel_residual"), ONE_NORM, PRE_NORMS),
             "qk_norm": choose(flag("qk_layernorm"), "full", None),
+            **rotary(0.25),
         },
     ),
     "nemotron": Family(
@@ -194,6 +200,7 @@ NORM_FAMILIES: Final[Mapping[str, Family]] = {
             **LAYER_NORM,
             **PLAIN_MLP,
             **sizes(6144, 32, 48, 24576, 256000, length=4096),
+            **rotary(0.5),
         },
     ),
     "exaone4": Family(
@@ -204,6 +211,7 @@ NORM_FAMILIES: Final[Mapping[str, Family]] = {
             "norms": constant(POST_NORMS),
             "qk_norm": constant("head"),
             "windows": windows.windowed(windows.all_but_every("sliding_window_pattern", default=4), 4096),
+            "mixers": attention(sliding_or_alone),
         },
     ),
     "hunyuan_v1_dense": Family(

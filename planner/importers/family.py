@@ -10,7 +10,9 @@ from typing import Final
 
 from meshwright.planner.importers.rules import (
     Default,
+    Reading,
     Rule,
+    amount,
     constant,
     dropout,
     flag,
@@ -18,6 +20,7 @@ from meshwright.planner.importers.rules import (
     plus,
     quotient,
     same_as,
+    share,
     size,
     times,
 )
@@ -35,6 +38,14 @@ LENGTH: Final = (
     "max_seq_len",
     "model_max_length",
 )
+ROTARY_SHARE: Final = (
+    "partial_rotary_factor",
+    "rope_parameters.partial_rotary_factor",
+    "rotary_pct",
+    "rotary_percent",
+    "rotary_emb_fraction",
+)
+MTP: Final = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 POST_NORMS: Final = ("post_attention", "post_mlp")
 FOUR_NORMS: Final = ("pre_attention", "post_attention", "pre_mlp", "post_mlp")
 ONE_NORM: Final = ("pre_attention",)
@@ -45,11 +56,17 @@ NO: Final = constant(False)
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How a ``model_type`` is read: its rules, the framework's block class, and what reading leaves out."""
+    """How a ``model_type`` is read: its rules, the framework's block class, and what reading leaves out.
+
+    ``reads`` names architectures (in the words of :data:`~meshwright.planner.importers.unsupported.MARKERS`)
+    that the rules read though no field tells it; experts and latent attention are told by ``feeds`` and
+    ``mixers``.
+    """
 
     block_class: str | None
     rules: Mapping[str, Rule]
     notes: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
 
 def sizes(
@@ -74,6 +91,27 @@ def sizes(
         "vocab": size("vocab_size", default=vocab, what="vocab"),
         "max_sequence_length": optional_size(*LENGTH, default=length, what="rows"),
     }
+
+
+def rotary(default: float) -> dict[str, Rule]:
+    """Return the rule for the share of a head's features that is rotated."""
+    return {"rotary_share": share(*ROTARY_SHARE, default=default)}
+
+
+def rotary_width(default: int | None) -> Rule:
+    """Return the rule for that share where the file tells its features (``rotary_dim``); None: all."""
+    width, told = optional_size("rotary_dim", default=default), share(*ROTARY_SHARE, default=-1.0)
+
+    def read(reading: Reading) -> float:
+        part, dim = width(reading), reading.fields["head_dim"]
+        return float(told(reading)) if told(reading) >= 0 else min(1.0, (part or dim) / dim)
+
+    return read
+
+
+def mtp_layers() -> dict[str, Rule]:
+    """Return the rule for the layers of multi-token prediction that the file names."""
+    return {"mtp_layers": amount(*MTP, what="layers")}
 
 
 def biases(qkv: Rule, o: Rule | None = None, mlp: Rule | None = None) -> dict[str, Rule]:
@@ -110,6 +148,11 @@ ATTENTION_BIAS: Final = biases(flag("attention_bias"), mlp=NO)
 LLAMA_BIAS: Final = biases(flag("attention_bias"), mlp=flag("mlp_bias"))
 FOUR_TIMES: Final = times(same_as("hidden"), 4)
 
-LLAMA: Final = {**sizes(4096, 32, 32, 11008, 32000, length=2048), **tied(False), **DROPOUT}
+LLAMA: Final = {
+    **sizes(4096, 32, 32, 11008, 32000, length=2048),
+    **tied(False),
+    **DROPOUT,
+    **rotary(1.0),
+}
 GEMMA: Final = {**tied(True), **DROPOUT, **ATTENTION_BIAS}
 GPT: Final = {**LAYER_NORM, **PLAIN_MLP, **DROPOUT, **biases(YES)}

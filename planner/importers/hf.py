@@ -1,7 +1,7 @@
 """From a Hugging Face ``config.json`` to a model graph, by the tables of the families."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec
@@ -10,12 +10,30 @@ from meshwright.planner.importers.builders import find_builder
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.contradictions import refuse_contradictions
 from meshwright.planner.importers.families import ALIASES, FAMILIES, GENERIC, NESTED
+from meshwright.planner.importers.family import Family
 from meshwright.planner.importers.rules import read_fields
-from meshwright.planner.importers.unsupported import refuse_unsupported
+from meshwright.planner.importers.unsupported import EXPERTS, LATENT, refuse_unsupported
 
 
-def model_from_config(config: Config, name: str) -> ModelGraph:
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A decoder as a file describes it: its specification and how it was read."""
+
+    spec: DecoderSpec
+    family: str
+    block_class: str | None
+    notes: tuple[str, ...]
+
+
+def model_from_config(config: Config, name: str, *, mtp: bool = False) -> ModelGraph:
     """Return the graph of a configuration.
+
+    Parameters
+    ----------
+    config, name
+        The file, and the model's name.
+    mtp
+        Whether the layers for multi-token prediction that the file names are trained as well.
 
     Raises
     ------
@@ -26,20 +44,32 @@ def model_from_config(config: Config, name: str) -> ModelGraph:
     if builder is not None:
         return builder(config, name)
     config, notes = _text_part(config)
-    refuse_unsupported(config)
+    read = read_decoder(config)
+    return decoder_graph(
+        read.spec, name, family=read.family, block_class=read.block_class, notes=notes + read.notes, mtp=mtp
+    )
+
+
+def read_decoder(config: Config) -> Decoder:
+    """Return the decoder that a configuration (or its text part) describes; raises ModelConfigError."""
     model_type = ALIASES.get(config.model_type, config.model_type)
     family = FAMILIES.get(model_type, GENERIC)
+    refuse_unsupported(config, _read_by(family))
     spec = DecoderSpec(**read_fields(config, family.rules))
     refuse_contradictions(config, spec)
-    if family is GENERIC:
-        notes += (_assumption(config),)
+    notes = (_assumption(config, spec),) if family is GENERIC else ()
     notes += family.notes + tuple(
         f"{key} is not in the file: {value:,}, the default of {model_type}"
         for key, value in config.assumed.items()
     )
-    return decoder_graph(
-        spec, name, family=model_type or "unknown", block_class=family.block_class, notes=notes
-    )
+    return Decoder(spec, model_type or "unknown", family.block_class, notes)
+
+
+def _read_by(family: Family) -> tuple[str, ...]:
+    """Return the architectures that a family's rules read."""
+    experts = (EXPERTS,) if "feeds" in family.rules else ()
+    latent = (LATENT,) if "mixers" in family.rules else ()
+    return *experts, *latent, *family.reads
 
 
 def _text_part(config: Config) -> tuple[Config, tuple[str, ...]]:
@@ -54,10 +84,11 @@ def _text_part(config: Config) -> tuple[Config, tuple[str, ...]]:
     return replace(config, values=values), (note,)
 
 
-def _assumption(config: Config) -> str:
+def _assumption(config: Config, spec: DecoderSpec) -> str:
     """Return the note on what an unknown model type was taken for."""
+    experts = "experts as its keys say" if spec.feeds else "a gated MLP"
+    attention = "latent attention" if spec.mixers else "full attention unless layer_types says otherwise"
     return (
         f"model_type {config.model_type or 'none'!r} is not known: planned as Llama-like (RMSNorm before "
-        "attention and MLP, gated MLP, rotary positions, full attention unless layer_types says "
-        "otherwise, no biases unless the file names them)"
+        f"attention and MLP, {experts}, rotary positions, {attention}, no biases unless the file names them)"
     )

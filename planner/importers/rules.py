@@ -1,4 +1,4 @@
-"""Rules: how one field of a :class:`~meshwright.planner.blocks.DecoderSpec` is read from a config.json.
+"""Rules: how one field of a :class:`~meshwright.planner.decoder.DecoderSpec` is read from a config.json.
 
 A rule is a function of a :class:`Reading` (the file, and the fields that were read before this one). The
 families in :mod:`meshwright.planner.importers.families` are tables of rules. A rule says three things:
@@ -69,6 +69,42 @@ def optional_size(*names: str, default: Default = None, what: str = "width") -> 
     return read
 
 
+def amount(*names: str, default: Default = 0, what: str = "width") -> Rule:
+    """Return a rule for an integer that may be zero; absent and null mean ``default``."""
+
+    def read(reading: Reading) -> Value:
+        name, value = reading.config.find(names)
+        if value is MISSING or value is None:
+            return _resolve(reading, default)
+        return reading.config.count(name, value, what, minimum=0)
+
+    return read
+
+
+def nullable(*names: str, default: Default = None, what: str = "width") -> Rule:
+    """Return a rule for a positive integer where absent means ``default`` and null means None."""
+
+    def read(reading: Reading) -> Value:
+        name, value = reading.config.find(names)
+        if value is None:
+            return None
+        return _resolve(reading, default) if value is MISSING else reading.config.count(name, value, what)
+
+    return read
+
+
+def share(*names: str, default: float = 1.0) -> Rule:
+    """Return a rule for a fraction from 0 to 1; absent and null mean ``default``."""
+
+    def read(reading: Reading) -> Value:
+        name, value = reading.config.find(names)
+        if value is MISSING or value is None:
+            return default
+        return reading.config.fraction(name, value)
+
+    return read
+
+
 def flag(*names: str, default: Default = False) -> Rule:
     """Return a rule for a switch; absent and null mean ``default``."""
 
@@ -123,6 +159,37 @@ def quotient(numerator: str, denominator: str) -> Rule:
         if a % b:
             reading.config.refuse(numerator, a, f"a multiple of {denominator} ({b})")
         return a // b
+
+    return read
+
+
+def floor(numerator: str, denominator: str) -> Rule:
+    """Return a rule for one field divided by another, rounded down."""
+
+    def read(reading: Reading) -> Value:
+        a, b = reading.fields[numerator], reading.fields[denominator]
+        return NOT_GIVEN if NOT_GIVEN in (a, b) else max(1, a // b)
+
+    return read
+
+
+def each_layer(*names: str, default: Default = None, minimum: int = 1, what: str = "width") -> Rule:
+    """Return a rule for an integer in each layer: one for all, or a list; a tuple as long as ``layers``."""
+
+    def read(reading: Reading) -> Value:
+        name, value = reading.config.find(names)
+        layers = reading.fields["layers"]
+        if value is MISSING or value is None:
+            resolved = _resolve(reading, default)
+            if resolved is None:
+                reading.missing.append(" or ".join(names))
+                return (NOT_GIVEN,)
+            return (resolved,) * max(1, layers)
+        if not isinstance(value, list):
+            return (reading.config.count(name, value, what, minimum),) * max(1, layers)
+        if len(value) < layers:
+            reading.config.refuse(name, value, f"one entry for each of {layers} layers")
+        return tuple(reading.config.count(name, v, what, minimum) for v in value)
 
     return read
 

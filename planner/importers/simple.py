@@ -103,12 +103,6 @@ def _norms(config: Config, name: str, value: object) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _share(config: Config, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        config.refuse(name, value, "a number from 0 to 1")
-    return float(value)
-
-
 def _windows(config: Config, name: str, value: object) -> tuple[int | None, ...]:
     if not isinstance(value, list) or not value:
         config.refuse(name, value, "a list of token counts and null, at least one")
@@ -122,7 +116,7 @@ READERS: Final[Mapping[str, Reader]] = {
     **{f.name: BY_DEFAULT[type(f.default)] for f in fields(DecoderSpec) if type(f.default) in BY_DEFAULT},
     **dict.fromkeys(SIZES, _size),
     **dict.fromkeys(CHOICES, _choice),
-    "rotary_share": _share,
+    "rotary_share": Config.fraction,
     "norms": _norms,
     "windows": _windows,
     "position_rows": _rows,

@@ -1,6 +1,6 @@
-"""Refuse by name what is not a dense decoder, before any rule could misread it as one."""
+"""Refuse by name what a family's rules do not read, before any of them could misread it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeAlias
 
 from meshwright.planner.importers.config import MISSING, Config, ModelConfigError
@@ -73,12 +73,28 @@ MARKERS: Final[Mapping[str, tuple[Test, str]]] = {
 """Keys that tell an architecture the planner has no layers for yet, and what they tell."""
 
 
-def refuse_unsupported(config: Config) -> None:
-    """Raise ModelConfigError naming the architecture and the key that tells it."""
+EXPERTS: Final = "a mixture of experts"
+LATENT: Final = "multi-head latent attention"
+HYBRID: Final = "a hybrid of attention and other layers"
+
+
+def refuse_unsupported(config: Config, reads: Collection[str] = ()) -> None:
+    """Raise ModelConfigError naming the architecture and the key that tells it.
+
+    Parameters
+    ----------
+    config
+        The file.
+    reads
+        What the family's rules read themselves: markers that tell it are none (the words of
+        :data:`MARKERS`).
+    """
     for name, (tells, what) in MARKERS.items():
+        if what in reads:
+            continue
         _, value = config.find((name,))
         if value is not MISSING and tells(value):
             raise ModelConfigError(
                 f"{config.source}: model_type {config.model_type or 'none'!r} is {what} ({name} is set); "
-                "supported: dense decoder-only language models"
+                "no rules of this family read that"
             )

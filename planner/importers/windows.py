@@ -78,6 +78,18 @@ def behind_max_window_layers(reading: Reading, layer: int) -> bool:
     return bool(flag("use_sliding_window")(reading)) and bool(layer >= first)
 
 
+def behind_first(default: int) -> IsSliding:
+    """Dots-1: layers from ``max_window_layers`` on slide."""
+    first = optional_size("max_window_layers", default=default)
+    return lambda reading, layer: bool(layer >= first(reading))
+
+
+def alternate_up_to_max(reading: Reading, layer: int) -> bool:
+    """Qwen2-MoE: every second layer before ``max_window_layers`` slides."""
+    first = optional_size("max_window_layers", default=28)(reading)
+    return layer % 2 == 0 and bool(layer < first)
+
+
 def without_rotary(reading: Reading, layer: int) -> bool:
     """SmolLM3: where ``use_sliding_window`` is on, the layers without rotary embedding slide."""
     interval = optional_size("no_rope_layer_interval", default=4)(reading)

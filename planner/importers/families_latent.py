@@ -1,0 +1,86 @@
+"""Families with multi-head latent attention, dense or with experts; sparse and compressed attention."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from meshwright.planner.importers.compression import compressed
+from meshwright.planner.importers.families_moe import grouped
+from meshwright.planner.importers.family import (
+    ATTENTION_BIAS,
+    DROPOUT,
+    LLAMA,
+    LLAMA_BIAS,
+    Family,
+    mtp_layers,
+    sizes,
+    tied,
+)
+from meshwright.planner.importers.mixing import head_dim, indexer, latent
+from meshwright.planner.importers.routing import EXPERT_WIDTH, experts, shared_experts
+from meshwright.planner.importers.rules import Rule, floor, same_as, size
+
+
+def _deepseek_v3(index: Rule | None = None, length: int = 4096) -> dict[str, Rule]:
+    return {
+        **LLAMA,
+        **ATTENTION_BIAS,
+        **sizes(7168, 61, 128, 18432, 129280, 128, length=length),
+        "head_dim": head_dim(128, 64),
+        "mixers": latent(512, 128, 64, 128, 1536, index),
+        "feeds": grouped(8, 4, first=3, shared=1, number=256, topk=8, width=2048),
+        **mtp_layers(),
+    }
+
+
+LATENT_FAMILIES: Final[Mapping[str, Family]] = {
+    "deepseek_v2": Family(
+        "DeepseekV2DecoderLayer",
+        {
+            **LLAMA,
+            **LLAMA_BIAS,
+            "head_dim": head_dim(128, 64),
+            "mixers": latent(512, 128, 64, 128, 1536),
+            "feeds": grouped(1, 1, first=0, shared=2, number=64, width=1407),
+        },
+    ),
+    "deepseek_v3": Family("DeepseekV3DecoderLayer", _deepseek_v3()),
+    "deepseek_v32": Family("DeepseekV32DecoderLayer", _deepseek_v3(indexer(64, 128, 2048), 163840)),
+    "glm_moe_dsa": Family(
+        "GlmMoeDsaDecoderLayer",
+        {
+            **LLAMA,
+            **ATTENTION_BIAS,
+            **sizes(6144, 78, 64, 12288, 154880, 64, length=202752),
+            "head_dim": head_dim(192, 64),
+            "mixers": latent(512, 192, 64, 256, 2048, indexer(32, 128, 2048)),
+            "feeds": grouped(1, 1, first=3, shared=1, number=256, topk=8, width=2048),
+            **mtp_layers(),
+        },
+    ),
+    "minicpm3": Family(
+        "MiniCPM3DecoderLayer",
+        {
+            **LLAMA,
+            **LLAMA_BIAS,
+            **sizes(2560, 62, 40, 6400, 73448, 40, length=32768),
+            **tied(True),
+            "head_dim": head_dim(64, 32),
+            "mixers": latent(256, 64, 32, floor("hidden", "heads"), 768),
+        },
+    ),
+    "deepseek_v4": Family(
+        "DeepseekV4DecoderLayer",
+        {
+            **sizes(4096, 43, 64, None, 129280, 1, 512, 1048576),
+            "ffn": size(*EXPERT_WIDTH, default=2048),
+            **tied(False),
+            **DROPOUT,
+            "mixers": compressed,
+            "residual_streams": size("hc_mult", default=4),
+            "feeds": experts(
+                number=256, topk=6, default_width=2048, shared=shared_experts(1, same_as("ffn"))
+            ),
+            **mtp_layers(),
+        },
+    ),
+}
