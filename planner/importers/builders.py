@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from meshwright.planner.graph import ModelGraph
+from meshwright.planner.importers.builders_contrastive import TEXT_TOWERS, contrastive
 from meshwright.planner.importers.builders_encoder import ENCODER_FAMILIES, encoder
 from meshwright.planner.importers.builders_seq2seq import encoder_decoder
+from meshwright.planner.importers.builders_vision import HEADS, vision_model
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES
 
@@ -14,6 +16,8 @@ Builder: TypeAlias = Callable[[Config, str], ModelGraph]
 BUILDERS: Final[Mapping[str, Builder]] = {
     **dict.fromkeys(ENCODER_FAMILIES, encoder),
     **dict.fromkeys(SEQ2SEQ_FAMILIES, encoder_decoder),
+    **dict.fromkeys(HEADS, vision_model),
+    **dict.fromkeys(TEXT_TOWERS, contrastive),
 }
 """Builders by ``model_type``."""
 
