@@ -143,8 +143,9 @@ _FORMULAS: dict[Collective, Callable[[Num, GroupSpan], FloatArray]] = {
     "all_to_all": _all_to_all,
     "broadcast": _broadcast,
     "send_recv": _send_receive,
+    "dispatch": _all_to_all,
 }
-"""All but ``dispatch``, which needs to know how many copies a token has (:func:`dispatch_time`)."""
+"""A dispatch here is that of one copy; :func:`dispatch_time` knows several."""
 
 
 def collective_time(collective: Collective, tensor_bytes: Num, span: GroupSpan) -> FloatArray:

@@ -19,7 +19,12 @@ from meshwright.costmodels.work import Shape, Work
 from meshwright.hardware.catalogue import load_accelerator, load_cluster
 from meshwright.hardware.span import group_span
 from meshwright.planner.blocks import block_kind, decoder_graph
+from meshwright.planner.feeds import Mlp
+from meshwright.planner.mixers import SelfAttention
+from meshwright.planner.pattern import Layer
 from tests.strategies import decoders, software, work_shapes
+
+USUAL = Layer(SelfAttention(), Mlp())
 
 PROFILE = find_profile("generic")
 H100 = device_rates(load_accelerator("h100-sxm"), find_precision("bf16"))
@@ -159,14 +164,14 @@ def test_flops_and_bytes_grow_with_every_size(size, spec, shape, steps):
 @given(decoders(), work_shapes(tps=(1,)), st.sampled_from((2,)))
 def test_flops_over_tensor_ranks_sum_to_the_whole(spec, shape, tp):
     split = replace(shape, tp=tp)
-    for kind in (block_kind(spec, None), block_kind(spec, 256)):
+    for kind in (block_kind(spec, USUAL), block_kind(spec, Layer(SelfAttention(256), Mlp()))):
         for backward in (False, True):
             assert flops(kind, split, backward) * tp == pytest.approx(flops(kind, shape, backward))
 
 
 @given(decoders(), work_shapes())
 def test_products_run_twice_their_forward_flops_backward(spec, shape):
-    kind = block_kind(spec, None)
+    kind = block_kind(spec, USUAL)
     for op in kind.operators:
         if isinstance(op, Gemm):
             forward, backward = (sum(w.flops for w in p) for p in (op.forward(shape), op.backward(shape)))
@@ -192,7 +197,7 @@ def test_pairs_are_those_that_one_counts(length, window, causal):
 
 @given(decoders(), work_shapes())
 def test_unfused_attention_moves_more_bytes_and_keeps_more(spec, shape):
-    (core,) = (op for op in block_kind(spec, None).operators if isinstance(op, Attention))
+    (core,) = (op for op in block_kind(spec, USUAL).operators if isinstance(op, Attention))
     unfused, one = replace(core, flash=False), shape
     assert unfused.forward(one)[0].bytes > core.forward(one)[0].bytes
     assert unfused.saved_bytes(one) >= core.saved_bytes(one) or one.sequence_length < 4
@@ -203,7 +208,7 @@ def test_unfused_attention_moves_more_bytes_and_keeps_more(spec, shape):
 
 @given(decoders(), work_shapes(), software())
 def test_no_layer_is_faster_than_its_flops_and_bytes_allow(spec, shape, stack):
-    kind = adapt(block_kind(spec, None), stack, find_loss("full"))
+    kind = adapt(block_kind(spec, USUAL), stack, find_loss("full"))
     cost, ops = layer(kind, shape, stack), kind.operators
     assert cost.forward_s * ROUNDING >= flops(kind, shape) / H100.peak_flops_per_s
     assert cost.backward_s * ROUNDING >= flops(kind, shape, True) / H100.peak_flops_per_s
@@ -213,7 +218,7 @@ def test_no_layer_is_faster_than_its_flops_and_bytes_allow(spec, shape, stack):
 
 @given(decoders(), work_shapes(), software())
 def test_recompute_costs_nothing_then_a_little_then_at_most_a_forward_pass(spec, shape, stack):
-    kind = adapt(block_kind(spec, None), stack, find_loss("full"))
+    kind = adapt(block_kind(spec, USUAL), stack, find_loss("full"))
     cost = layer(kind, shape, stack)
     none, selective, full = (float(s) for s in cost.recompute_s)
     assert 0 == none < selective < full <= cost.forward_s * ROUNDING
@@ -248,7 +253,7 @@ def test_sequence_parallelism_moves_as_many_bytes_as_all_reduce(spec, sequences,
 
     Where attention and MLP have a norm each on one input, two gathers face one reduction.
     """
-    plain, kind = Shape(sequences, 64 * length, 2, 0), block_kind(spec, None)
+    plain, kind = Shape(sequences, 64 * length, 2, 0), block_kind(spec, USUAL)
     joined, split = layer(kind, plain), layer(kind, replace(plain, sequence_parallel=1))
     extra = 1.5 if spec.parallel else 1.0
     assert float(split.tensor_forward_s) == pytest.approx(extra * float(joined.tensor_forward_s))

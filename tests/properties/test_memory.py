@@ -19,8 +19,13 @@ from meshwright.costmodels.schedule import build
 from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.planner.blocks import block_kind, decoder_graph
 from meshwright.planner.decoder import DecoderSpec
+from meshwright.planner.feeds import Mlp
+from meshwright.planner.mixers import SelfAttention
+from meshwright.planner.pattern import Layer
 from tests.properties.test_compute import GROWTH
 from tests.strategies import decoders, schedules, work_shapes
+
+USUAL = Layer(SelfAttention(), Mlp())
 
 recipes = st.sampled_from(sorted(PRECISIONS)).map(find_precision)
 optimizers = st.sampled_from(sorted(OPTIMIZERS)).map(find_optimizer)
@@ -139,7 +144,7 @@ def _kept(spec, shape, flash):
 
 @given(decoders(), work_shapes(), st.booleans())
 def test_recompute_frees_memory(spec, shape, flash):
-    kind = block_kind(spec, None)
+    kind = block_kind(spec, USUAL)
     ops = (replace(op, flash=flash) if isinstance(op, Attention) else op for op in kind.operators)
     kind = replace(kind, operators=tuple(ops))
     none, selective, full = (float(saved_bytes(kind, mode, shape)) for mode in MODES)
@@ -149,7 +154,7 @@ def test_recompute_frees_memory(spec, shape, flash):
 
 @given(decoders(), work_shapes(tps=(2,)))
 def test_sequence_parallelism_splits_what_is_whole_otherwise(spec, shape):
-    kind, alone = block_kind(spec, None), replace(shape, tp=1, sequence_parallel=0)
+    kind, alone = block_kind(spec, USUAL), replace(shape, tp=1, sequence_parallel=0)
     split, whole = (replace(shape, sequence_parallel=on) for on in (1, 0))
     for mode in MODES:
         one = float(saved_bytes(kind, mode, alone))

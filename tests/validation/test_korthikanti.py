@@ -20,7 +20,12 @@ from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import group_span
 from meshwright.hardware.units import bytes_to_gib
 from meshwright.planner.blocks import block_kind
+from meshwright.planner.feeds import Mlp
+from meshwright.planner.mixers import SelfAttention
+from meshwright.planner.pattern import Layer
 from tests.validation.published import LENGTH, VOCAB, name, price_run, runs
+
+USUAL = Layer(SelfAttention(), Mlp())
 
 UNFUSED = replace(find_profile("megatron-core"), flash_attention=False)
 SINGLE = {run["model"]: run for run in runs() if run["recompute"] == "full"}
@@ -28,7 +33,7 @@ SINGLE = {run["model"]: run for run in runs() if run["recompute"] == "full"}
 
 def block(run):
     spec = gpt(run["hidden"], run["layers"], run["heads"])
-    return adapt(block_kind(spec, None), UNFUSED, find_loss("full"))
+    return adapt(block_kind(spec, USUAL), UNFUSED, find_loss("full"))
 
 
 # Table 2: activation bytes of a layer --------------------------------------------------------------------
