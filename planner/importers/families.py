@@ -10,6 +10,7 @@ from typing import Final
 
 from meshwright.planner.importers import windows
 from meshwright.planner.importers.families_gpt import GPT_FAMILIES
+from meshwright.planner.importers.families_hybrid import HYBRID_FAMILIES
 from meshwright.planner.importers.families_latent import LATENT_FAMILIES
 from meshwright.planner.importers.families_llama import LLAMA_FAMILIES
 from meshwright.planner.importers.families_moe import MOE_FAMILIES
@@ -25,6 +26,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     **GPT_FAMILIES,
     **MOE_FAMILIES,
     **LATENT_FAMILIES,
+    **HYBRID_FAMILIES,
 }
 
 ALIASES: Final[Mapping[str, str]] = {
