@@ -37,6 +37,7 @@ from meshwright.planner.importers.rules import (
     same_as,
     size,
 )
+from meshwright.planner.importers.sparse_blocks import block_sparse
 
 
 def _cohere(head_norm: Rule, length: int) -> dict[str, Rule]:
@@ -110,8 +111,9 @@ NORM_FAMILIES: Final[Mapping[str, Family]] = {
             **biases(YES),
             "hidden_dropout": dropout("ffn_dropout_prob", default=0.1),
             "embedding_dropout": dropout("embedding_dropout_prob", default=0.1),
+            "mixers": block_sparse,
         },
-        ("block-sparse attention is priced as attention to all tokens",),
+        ("block-sparse attention is priced by the number of keys that a query sees",),
     ),
     "olmo": Family(
         "OlmoDecoderLayer",
