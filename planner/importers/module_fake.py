@@ -1,0 +1,55 @@
+"""A private copy of a module without its weights: parameters become fake tensors, nothing is allocated."""
+
+import copy
+from typing import Any, Final
+
+from meshwright.planner.importers.module_trace import TraceError
+
+LARGEST_BUFFER: Final = 2**25
+"""Elements of a buffer up to which the copy keeps its values (masks, running statistics)."""
+
+TRACEABLE: Final = ("eager", "sdpa")
+"""Attention implementations that run on fake tensors of any device."""
+
+
+def fake_copy(module: Any, mode: Any) -> Any:
+    """Return a copy in training mode whose parameters and large buffers are fake; the original is untouched.
+
+    Raises
+    ------
+    TraceError
+        The module cannot be copied (it holds a process group, a lock or an open file).
+    """
+    import torch
+
+    memo: dict[int, Any] = {}
+    with mode:
+        for parameter in module.parameters():
+            empty = torch.empty(tuple(parameter.shape), dtype=parameter.dtype, device="cpu")
+            memo[id(parameter)] = torch.nn.Parameter(empty, requires_grad=parameter.requires_grad)
+        for buffer in module.buffers():
+            if buffer.device.type != "cpu" or buffer.numel() > LARGEST_BUFFER:
+                memo[id(buffer)] = torch.empty(tuple(buffer.shape), dtype=buffer.dtype, device="cpu")
+    try:
+        twin = copy.deepcopy(module, memo)
+    except Exception as error:
+        raise TraceError(
+            type(module).__name__,
+            f"copy.deepcopy failed ({error})",
+            "the plain module, before it is wrapped, compiled or sharded",
+        ) from error
+    twin.train()
+    _prepare_config(getattr(twin, "config", None))
+    return twin
+
+
+def _prepare_config(config: Any) -> None:
+    """Set a configuration (a copy) to run without a cache and without kernels that need a device."""
+    if config is None:
+        return
+    if getattr(config, "use_cache", None):
+        config.use_cache = False
+    if getattr(config, "_attn_implementation", None) not in (None, *TRACEABLE):
+        config._attn_implementation = "sdpa"
+    for name in getattr(config, "sub_configs", None) or ():
+        _prepare_config(getattr(config, name, None))
