@@ -32,8 +32,11 @@ FUSED: Final[Mapping[str, frozenset[str]]] = {
 }
 """Families (``model_type``) whose classes compute these products by one linear module."""
 
-_ALIASES: Final = {"out": "o"}
-_FEED: Final = ("gate_up", "gate", "up", "down")
+_PREFIXES: Final = ("shared_", "expert_", "cross_", "mlp_", "attention_")
+"""Parts of a layer that hold products of the same names."""
+_MODULES: Final = {"out": "o", "q_down": "q_a", "q_up": "q_b", "kv_down": "kv_a", "kv_up": "kv_b"}
+"""Frameworks' names of products that the graph calls otherwise."""
+_FEED: Final = ("gate_up", "up", "down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +53,30 @@ def modules(op: Gemm | ExpertGemm, family: str) -> tuple[Module, ...]:
     The last word of its name says what it fuses: ``qkv``, ``kv``, ``gate_up``; a gate beside the queries
     (Qwen3-Next) belongs to their module.
     """
-    last = op.name.rsplit("_", 1)[-1]
-    if op.name.endswith("gate_up"):
+    stem = _stem(op.name)
+    last = stem.rsplit("_", 1)[-1]
+    if stem == "gate_up":
         letters, group = ["gate", "up"], "gate_up"
     elif len(last) > 1 and set(last) <= set("qkv"):
         letters, group = list(last), "qkv"
     else:
-        return (Module(_ALIASES.get(last, last), op.outputs),)
+        return (Module(_MODULES.get(stem, stem), op.outputs),)
     extra = len(op.outputs) - len(letters)
     if family in FUSED[group] or extra < 0:
-        return (Module(last if group == "qkv" else group, op.outputs),)
+        return (Module(stem, op.outputs),)
     first = Module(letters[0], op.outputs[: 1 + extra])
     rest = zip(letters[1:], op.outputs[1 + extra :], strict=True)
     return first, *(Module(letter, (part,)) for letter, part in rest)
 
 
+def _stem(name: str) -> str:
+    """Return a product's name without the part of the layer that it belongs to."""
+    return next((name.removeprefix(p) for p in _PREFIXES if name.startswith(p)), name)
+
+
 def is_feed(name: str) -> bool:
     """Return whether a product belongs to an MLP (else to attention or another mixer), by its name."""
-    return name in _FEED or name.endswith(tuple(f"_{word}" for word in _FEED))
+    return _stem(name) in _FEED
 
 
 def targeted(op: Gemm | ExpertGemm, family: str, targets: Sequence[str]) -> tuple[tuple[str, Module], ...]:
@@ -77,10 +86,15 @@ def targeted(op: Gemm | ExpertGemm, family: str, targets: Sequence[str]) -> tupl
     for module in modules(op, family):
         own = [] if op.expert else [module.name]
         names = {*groups, *own, op.name}
-        hit = next((t for t in targets if t in names or t.removesuffix("_proj") in own), None)
+        hit = next((t for t in targets if t in names or _plain(t) in own), None)
         if hit is not None:
             found.append((hit, module))
     return tuple(found)
+
+
+def _plain(target: str) -> str:
+    """Return a module's name without the ending that PEFT's users write (``q_proj``)."""
+    return target.removesuffix("_with_mqa").removesuffix("_proj")
 
 
 def adapters(op: Gemm | ExpertGemm, chosen: Sequence[Module], tuning: Tuning) -> tuple[Operator, ...]:

@@ -66,9 +66,10 @@ class Tuning:
     rank
         Inner width of an adapter.
     targets
-        Products that get adapters: ``all-linear`` (every linear layer of the blocks, experts excepted as in
-        PEFT), ``attention``, ``mlp``, ``experts``, a module (``q``, ``k``, ``v``, ``o``, ``gate``, ``up``,
-        ``down``; PEFT's ``q_proj`` means the same) or an operator's name.
+        Products that get adapters: ``all-linear`` (every linear layer of the blocks but experts and
+        routers), ``attention``, ``mlp``, ``experts`` (an adapter for each expert), a module (``q``, ``k``,
+        ``v``, ``o``, ``gate``, ``up``, ``down``; PEFT's ``q_proj`` means the same) or an operator's
+        name.
     base
         How the frozen linear weights of the blocks are stored (:data:`BASES`); ``model`` is the recipe's 16
         bits. Embedding, norms, router and head keep them in any case.
