@@ -19,6 +19,10 @@ _OF_PLAN: Final = (
     "model",
     "cluster",
     "sequence_length",
+    "target_length",
+    "image_tokens",
+    "tuning",
+    "expert_load",
     "global_batch_size",
     "precision",
     "optimizer",
@@ -32,7 +36,7 @@ _OF_PLAN: Final = (
 def run(flags: Mapping[str, Any]) -> ExitCode:
     """Read the request, price its plan and print what it costs."""
     given = _read_plan(flags["plan"]) if flags["plan"] else None
-    request = read_request(flags, {key: getattr(given, key) for key in _OF_PLAN} if given else None)
+    request = read_request(flags, _of_plan(given) if given else None)
     problem = Problem.load(request.model, request.cluster, request.job)
     from meshwright.planner.estimate import estimate_problem
 
@@ -43,6 +47,12 @@ def run(flags: Mapping[str, Any]) -> ExitCode:
         console = screen()
         show(console, estimate_page(price, problem.cluster, console.width))
     return ExitCode.FOUND if price.fits else ExitCode.INFEASIBLE
+
+
+def _of_plan(plan: Plan) -> dict[str, Any]:
+    """Return what a plan says of its job; what it leaves open stays open."""
+    found = {key: getattr(plan, key) for key in _OF_PLAN}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _read_plan(path: Path) -> Plan:

@@ -58,12 +58,20 @@ class StrategySchema(_Schema):
     """The strategy that ``estimate`` prices; what is left out gets a default."""
 
     tp: Count = 1
+    cp: Count = 1
     pp: Count = 1
     dp: Count | None = None
+    dp_replicate: Count = 1
+    ep: Count = 1
+    etp: Count = 1
+    hpz: Count = 1
     vpp: Count = 1
     micro_batch_size: Count = 1
     zero_stage: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=3)] | None = None
     sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
+    kv_exchange: Name | None = None
+    ulysses: Count = 1
+    offload: Name | None = None
     schedule: Name | None = None
     placement: Annotated[tuple[Name, ...], BeforeValidator(_listed)] | None = None
     recompute: Name | tuple[Name, ...] | dict[str | int, Name] | None = None
@@ -78,8 +86,13 @@ class JobSchema(_Schema):
     global_batch_size: Count | None = None
     global_batch_tokens: Count | None = None
     sequence_length: Count | None = None
+    target_length: Count | None = None
+    image_tokens: Count | None = None
     precision: Name | None = None
     optimizer: Name | None = None
+    tuning: Name | dict[str, Any] | None = None
+    expert_load: Annotated[float, Field(ge=1, le=10**6)] | None = None
+    mtp: Annotated[bool, Field(strict=True)] | None = None
     target: Name | None = None
     profile: Name | None = None
     loss: Name | None = None
@@ -123,7 +136,7 @@ def read_request(flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = 
 
 def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags that were given, those of the strategy under their key, checked."""
-    given = {k: v for k, v in flags.items() if v is not None and v != [] and v != ()}
+    given = _with_tuning({k: v for k, v in flags.items() if v is not None and v != [] and v != ()})
     strategy = {k: v for k, v in given.items() if k in StrategySchema.model_fields}
     job = {k: v for k, v in given.items() if k in JobSchema.model_fields}
     if strategy and flags.get("plan") is not None:
@@ -132,6 +145,15 @@ def _from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
         )
     found = _given(JobSchema, job, None)
     return found | ({"strategy": _given(StrategySchema, strategy, None)} if strategy else {})
+
+
+def _with_tuning(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the flags with the short word for an adapter's rank written out."""
+    if "lora" not in flags:
+        return flags
+    if "tuning" in flags:
+        raise MeshwrightError("--lora cannot stand beside --tuning, which says what is trained; give one")
+    return flags | {"tuning": f"lora:r={flags['lora']}"}
 
 
 def _given(schema: type[_Schema], data: Mapping[str, Any], path: str | None) -> dict[str, Any]:
@@ -193,7 +215,7 @@ def _merged(layers: list[dict[str, Any]]) -> dict[str, Any]:
         if any(key in layer for key in _BATCHES):
             merged = {k: v for k, v in merged.items() if k not in _BATCHES}
         for key, value in layer.items():
-            nested = isinstance(value, dict)
+            nested = isinstance(value, dict) and key != "tuning"
             merged[key] = {**merged.get(key, {}), **value} if nested else value
     return merged
 

@@ -70,6 +70,12 @@ def solve(
     loss: o.Loss = None,
     headroom: o.Headroom = None,
     tokens: o.Tokens = None,
+    target_length: o.TargetLength = None,
+    image_tokens: o.ImageTokens = None,
+    tuning: o.Tuning = None,
+    lora: o.Lora = None,
+    expert_load: o.ExpertLoad = None,
+    mtp: o.Mtp = None,
     pins: o.Pins = None,
     allow_idle: o.AllowIdle = None,
     time_limit_s: o.TimeLimit = None,
@@ -82,8 +88,9 @@ def solve(
     """Find the fastest plan that fits memory, and prove it.
 
     Everything can stand in one YAML job file, whose keys are model, cluster, global_batch_size (or
-    global_batch_tokens), sequence_length, precision, optimizer, target, profile, loss, headroom, tokens,
-    pins, allow_idle and time_limit_s. Paths in it are relative to its folder.
+    global_batch_tokens), sequence_length, target_length, image_tokens, precision, optimizer, tuning,
+    expert_load, mtp, target, profile, loss, headroom, tokens, pins, allow_idle and time_limit_s. Paths in it
+    are relative to its folder.
 
     \b
     Exit codes: 0 found, 2 bad input, 3 infeasible, 4 limit without a plan.
@@ -110,14 +117,28 @@ def estimate(
     loss: o.Loss = None,
     headroom: o.Headroom = None,
     tokens: o.Tokens = None,
+    target_length: o.TargetLength = None,
+    image_tokens: o.ImageTokens = None,
+    tuning: o.Tuning = None,
+    lora: o.Lora = None,
+    expert_load: o.ExpertLoad = None,
+    mtp: o.Mtp = None,
     plan: o.PlanFile = None,
     tp: o.TensorDegree = None,
+    cp: o.ContextDegree = None,
     pp: o.PipelineDegree = None,
     dp: o.DataDegree = None,
+    dp_replicate: o.Replicas = None,
+    ep: o.ExpertDegree = None,
+    etp: o.ExpertTensorDegree = None,
+    hpz: o.Secondary = None,
     vpp: o.VirtualStages = None,
     micro_batch_size: o.MicroBatch = None,
     zero_stage: o.ZeroStage = None,
     sequence_parallel: o.SequenceParallel = None,
+    kv_exchange: o.KvExchange = None,
+    ulysses: o.Ulysses = None,
+    offload: o.Offload = None,
     schedule: o.Schedule = None,
     placement: o.Placement = None,
     recompute: o.Recompute = None,
@@ -127,8 +148,8 @@ def estimate(
     """Price a given plan: time, memory, whether it fits.
 
     The plan comes from the flags, from a plan.json (--plan), or from the key strategy of a YAML job file,
-    whose keys are tp, pp, dp, vpp, micro_batch_size, zero_stage, sequence_parallel, schedule, placement,
-    recompute and layers_per_stage.
+    whose keys are tp, cp, pp, dp, dp_replicate, ep, etp, hpz, vpp, micro_batch_size, zero_stage,
+    sequence_parallel, kv_exchange, ulysses, offload, schedule, placement, recompute and layers_per_stage.
 
     \b
     Exit codes: 0 it fits, 2 bad input, 3 it does not fit.

@@ -5,7 +5,11 @@ from typing import Annotated
 
 import typer
 
-_JOB, _STRATEGY, _OUTPUT = "Job", "Strategy", "Output"
+SCHEDULE_HELP = (
+    "gpipe, 1f1b, interleaved, zb1p, zb2p, interleaved_zb, zbv, v_half, v_min or dualpipev; 1f1b by default, "
+    "interleaved with chunks."
+)
+"""Every schedule; written out, for reading their table would load numpy for a page of help."""
 
 JobFile = Annotated[
     Path | None,
@@ -32,7 +36,9 @@ SequenceLength = Annotated[str | None, typer.Option("--seq-len", metavar="N", he
 Precision = Annotated[
     str | None,
     typer.Option(
-        "--precision", metavar="P", help="bf16 (the default), fp16, pure-bf16, bf16-8bit, fp32 or tf32."
+        "--precision",
+        metavar="P",
+        help="bf16 (the default), fp16, fp8, fp8-block, mxfp8, nvfp4, pure-bf16, bf16-8bit, fp32 or tf32.",
     ),
 ]
 Optimizer = Annotated[
@@ -59,6 +65,35 @@ Headroom = Annotated[
 Tokens = Annotated[
     str | None,
     typer.Option("--tokens", metavar="N", help="Tokens of the whole run, for its bill; 15e12 will do."),
+]
+TargetLength = Annotated[
+    str | None,
+    typer.Option("--target-length", metavar="N", help="Decoder tokens per sequence of an encoder-decoder."),
+]
+ImageTokens = Annotated[
+    str | None,
+    typer.Option("--image-tokens", metavar="N", help="Tokens that images add to a sample's sequence."),
+]
+Tuning = Annotated[
+    str | None,
+    typer.Option(
+        "--tuning",
+        metavar="T",
+        help="What is trained: full (the default), lora:r=16, qlora, freeze:layers=20.",
+    ),
+]
+Lora = Annotated[
+    int | None, typer.Option("--lora", metavar="RANK", help="Short for --tuning lora:r=RANK.", min=1)
+]
+ExpertLoad = Annotated[
+    float | None,
+    typer.Option(
+        "--expert-load", metavar="F", help="Rows of the busiest expert rank over the mean; 1 by default."
+    ),
+]
+Mtp = Annotated[
+    bool | None,
+    typer.Option("--mtp/--no-mtp", help="Train the multi-token-prediction layers too; not by default."),
 ]
 Pins = Annotated[
     list[str] | None,
@@ -96,6 +131,35 @@ PlanFile = Annotated[
 TensorDegree = Annotated[
     int | None, typer.Option("--tp", metavar="N", help="Tensor-parallel degree; 1 by default.")
 ]
+ContextDegree = Annotated[
+    int | None, typer.Option("--cp", metavar="N", help="Context-parallel degree; 1 by default.")
+]
+ExpertDegree = Annotated[
+    int | None, typer.Option("--ep", metavar="N", help="Expert-parallel degree; 1 by default.")
+]
+ExpertTensorDegree = Annotated[
+    int | None, typer.Option("--etp", metavar="N", help="Expert-tensor degree; 1 by default.")
+]
+Replicas = Annotated[
+    int | None,
+    typer.Option("--dp-replicate", metavar="N", help="Copies of the shards (hybrid sharding); 1 by default."),
+]
+Secondary = Annotated[
+    int | None,
+    typer.Option("--hpz", metavar="N", help="Ranks that hold a secondary copy of the weights (ZeRO++)."),
+]
+Ulysses = Annotated[
+    int | None,
+    typer.Option("--ulysses", metavar="N", help="Context ranks that exchange heads for tokens; default 1."),
+]
+KvExchange = Annotated[
+    str | None,
+    typer.Option("--kv-exchange", metavar="W", help="ring (the default) or all_gather, among context ranks."),
+]
+Offload = Annotated[
+    str | None,
+    typer.Option("--offload", metavar="W", help="To host memory: none (default), optimizer or parameters."),
+]
 PipelineDegree = Annotated[
     int | None, typer.Option("--pp", metavar="N", help="Pipeline stages; 1 by default.")
 ]
@@ -114,17 +178,18 @@ SequenceParallel = Annotated[
     bool | None,
     typer.Option("--sequence-parallel/--no-sequence-parallel", help="Split norms over the tensor group."),
 ]
-Schedule = Annotated[str | None, typer.Option("--schedule", metavar="S", help="gpipe, 1f1b or interleaved.")]
+Schedule = Annotated[str | None, typer.Option("--schedule", metavar="S", help=SCHEDULE_HELP)]
 Placement = Annotated[
     str | None,
-    typer.Option("--placement", metavar="DIMS", help="Mesh dimensions, innermost first: tp,dp,pp."),
+    typer.Option("--placement", metavar="DIMS", help="Mesh dimensions, innermost first: tp,cp,dp,pp."),
 ]
 Recompute = Annotated[
     str | None,
     typer.Option(
         "--recompute",
         metavar="MODE",
-        help="none, selective or full, for all layers or by block number: 0-15:full,16-31:none.",
+        help="none, selective, moe, offload or full: for all layers, by block number (0-15:full,16-31:none), "
+        "or every n-th (every-2:full).",
     ),
 ]
 LayersPerStage = Annotated[

@@ -1,6 +1,7 @@
 """A plan in words: degrees and where they lie, batch, schedule, stages."""
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import accumulate
 from operator import mul
 from typing import Any
@@ -15,40 +16,88 @@ from meshwright.planner.result import Estimate
 
 
 def mesh(plan: Plan) -> str:
-    """Return a plan's mesh in a few characters: ``tp4 pp2 dp8 mb1 z1``."""
-    virtual = f" vpp{plan.vpp}" if plan.vpp > 1 else ""
-    return f"tp{plan.tp} pp{plan.pp}{virtual} dp{plan.dp} mb{plan.micro_batch_size} z{plan.zero_stage}"
+    """Return a plan's mesh in a few characters: ``tp4 pp2 dp8 mb1 z1``; only what is in use."""
+    names = ("cp", "pp", "vpp", "dp", "ep", "etp")
+    always = ("pp", "dp")
+    degrees = [f"{name}{getattr(plan, name)}" for name in names if getattr(plan, name) > 1 or name in always]
+    return f"tp{plan.tp} {' '.join(degrees)} mb{plan.micro_batch_size} z{plan.zero_stage}"
 
 
-def plan_facts(plan: Plan, cluster: Cluster) -> Table:
-    """Return what was decided, one decision a line."""
+def plan_facts(plan: Plan, cluster: Cluster, more: Iterable[tuple[str, str]] = ()) -> Table:
+    """Return what was decided, one decision a line, and ``more`` lines behind them."""
     idle = cluster.num_devices - plan.num_devices
-    tokens = plan.global_batch_size * plan.sequence_length
-    split = "on" if plan.sequence_parallel else "off"
+    tuning = "" if plan.tuning == "full" else f", {plan.tuning}"
     return facts(
         [
-            ("model", f"{plan.model}, {plan.precision}, {plan.optimizer}, {plan.loss} loss"),
+            ("model", f"{plan.model}, {plan.precision}, {plan.optimizer}, {plan.loss} loss{tuning}"),
             (
                 "cluster",
                 f"{plan.cluster}, {plural(cluster.num_devices, 'device')}"
                 + (f", {count(idle)} idle" if idle else ""),
             ),
-            ("mesh", f"tp {plan.tp} × pp {plan.pp} × dp {plan.dp} = {plural(plan.num_devices, 'device')}"),
+            ("mesh", f"{_degrees(plan)} = {plural(plan.num_devices, 'device')}"),
+            *_experts(plan),
+            *_context(plan),
             ("layout", layout(plan, cluster)),
-            (
-                "batch",
-                f"{plural(plan.global_batch_size, 'sequence')} of {count(plan.sequence_length)} tokens = "
-                f"{plural(plan.num_microbatches, 'micro-batch')} × {plan.micro_batch_size} × dp {plan.dp} "
-                f"({count(tokens)} tokens)",
-            ),
+            ("batch", _batch(plan)),
             ("pipeline", _pipeline(plan)),
-            (
-                "sharding",
-                f"ZeRO stage {plan.zero_stage}, sequence parallel {split}",
-            ),
+            ("sharding", _sharding(plan)),
             ("target", f"{plan.target}, profile {plan.profile}"),
+            *more,
         ]
     )
+
+
+def _degrees(plan: Plan) -> str:
+    """Return the degrees of the dense mesh: ``tp 4 × pp 2 × dp 8``; a context degree only in use."""
+    names = ("tp", "cp", "pp", "dp") if plan.cp > 1 else ("tp", "pp", "dp")
+    return " × ".join(f"{name} {getattr(plan, name)}" for name in names)
+
+
+def _experts(plan: Plan) -> list[tuple[str, str]]:
+    """Say how experts are folded over the ranks of a stage."""
+    if plan.ep * plan.etp == 1:
+        return []
+    copies = plan.tp * plan.cp * plan.dp // (plan.ep * plan.etp)
+    tensor = f" × etp {plan.etp}" if plan.etp > 1 else ""
+    load = f", busiest rank {plan.expert_load:g} × the mean" if plan.expert_load > 1 else ""
+    return [("experts", f"ep {plan.ep}{tensor} × {plural(copies, 'data rank')}{load}")]
+
+
+def _context(plan: Plan) -> list[tuple[str, str]]:
+    """Say how context ranks see each other's keys and values."""
+    if plan.cp == 1:
+        return []
+    rest = plan.cp // plan.ulysses
+    ways = [f"{plan.ulysses} ranks exchange heads"] if plan.ulysses > 1 else []
+    how = "pass keys and values round a ring" if plan.kv_exchange == "ring" else "gather keys and values"
+    ways += [f"{rest} ranks {how}"] if rest > 1 else []
+    each = plural(plan.sequence_length // plan.cp, "token")
+    return [("context", f"{each} a rank, {listed(ways)}")]
+
+
+def _batch(plan: Plan) -> str:
+    """Return the batch in sequences, micro-batches and tokens."""
+    lengths = [(plan.sequence_length, "tokens"), (plan.image_tokens, "image tokens")]
+    lengths += [(plan.target_length, "target tokens")]
+    sample = " + ".join(f"{count(n)} {what}" for n, what in lengths if n)
+    tokens = plan.global_batch_size * sum(n for n, _ in lengths if n)
+    return (
+        f"{plural(plan.global_batch_size, 'sequence')} of {sample} = "
+        f"{plural(plan.num_microbatches, 'micro-batch')} × {plan.micro_batch_size} × dp {plan.dp} "
+        f"({count(tokens)} tokens)"
+    )
+
+
+def _sharding(plan: Plan) -> str:
+    """Say what is sharded over which ranks, and what lies on the host."""
+    split = "on" if plan.sequence_parallel else "off"
+    parts = [f"ZeRO stage {plan.zero_stage}"]
+    if plan.dp_replicate > 1:
+        parts.append(f"{plan.dp_replicate} copies of {plan.dp // plan.dp_replicate * plan.cp} shards")
+    parts += [f"secondary shards over {plan.hpz} ranks"] if plan.hpz > 1 else []
+    parts += [f"{plan.offload} on the host"] if plan.offload != "none" else []
+    return ", ".join([*parts, f"sequence parallel {split}"])
 
 
 def layout(plan: Plan, cluster: Cluster) -> str:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.cli.figures import (
+    NONE,
     bar,
     count,
     gib,
@@ -25,6 +26,7 @@ from meshwright.cli.figures import (
 from meshwright.cli.plan_page import mesh, plan_facts, stages
 from meshwright.cli.tables import bullets, facts, grid, plain, section
 from meshwright.hardware.spec import Cluster
+from meshwright.planner.placements import PlacementPrice
 from meshwright.planner.result import Alternative, Estimate, Infeasibility, Result, SearchRecord
 
 BAR_WIDTH: Final = 24
@@ -36,7 +38,9 @@ ASCII: Final = str.maketrans(
 _STYLES: Final = {"OPTIMAL": "bold green", "FEASIBLE": "bold yellow"}
 
 
-def result_page(result: Result, cluster: Cluster, width: int) -> Group:
+def result_page(
+    result: Result, cluster: Cluster, width: int, placements: Sequence[PlacementPrice] = ()
+) -> Group:
     """Return everything that ``solve`` has to say, files apart."""
     best = result.estimate
     parts: list[list[RenderableType]] = [[_headline(result)]]
@@ -47,6 +51,8 @@ def result_page(result: Result, cluster: Cluster, width: int) -> Group:
     parts.append(section("Proof", bullets(proof(result))))
     if result.binding:
         parts.append(section("What binds", bullets(result.binding)))
+    if len(placements) > 1:
+        parts.append(section("Placements, innermost first", _placements(placements, result.objective_s)))
     if result.alternatives:
         parts.append(
             section(
@@ -101,7 +107,16 @@ def _rates(estimate: Estimate) -> str:
 
 
 def _plan(estimate: Estimate, cluster: Cluster) -> list[RenderableType]:
-    return section("Plan", plan_facts(estimate.plan, cluster), Text(), stages(estimate.plan, estimate))
+    told = plan_facts(estimate.plan, cluster, _trained(estimate))
+    return section("Plan", told, Text(), stages(estimate.plan, estimate))
+
+
+def _trained(estimate: Estimate) -> list[tuple[str, str]]:
+    """Say how much of the model is trained, where it is not all of it."""
+    every, own = estimate.parameters, estimate.trainable_parameters
+    if every is None or own is None or own == every:
+        return []
+    return [("trained", f"{count(own)} of {count(every)} parameters ({percent(own / every, 2)})")]
 
 
 def _figures(estimate: Estimate, width: int) -> list[list[RenderableType]]:
@@ -238,6 +253,15 @@ def _alternatives(found: Sequence[Alternative]) -> Table:
         table.add_row(
             plain(mesh(other.estimate.plan)), seconds(other.estimate.step_time_s), gap, peak, plain(other.why)
         )
+    return table
+
+
+def _placements(found: Sequence[PlacementPrice], best_s: float | None) -> Table:
+    """Return what each order of the dimensions costs, all else equal."""
+    table = grid("Order", "Step", "Longer by", right=(1, 2))
+    for one in found:
+        longer = NONE if best_s is None else percent(one.step_time_s / best_s - 1)
+        table.add_row(", ".join(one.order), seconds(one.step_time_s), longer)
     return table
 
 

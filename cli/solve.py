@@ -11,6 +11,7 @@ from meshwright.cli.progress import search_progress
 from meshwright.cli.render import files_written, result_page, show
 from meshwright.cli.tables import screen, write_json
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.placements import PlacementPrice, price_placements
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Result
 
@@ -33,10 +34,11 @@ def run(flags: Mapping[str, Any]) -> ExitCode:
     result = _search(problem, request, quiet=quiet)
     if flags["as_json"]:
         files = _write(problem, result, flags)
-        write_json(result.to_dict() | {"files": files})
+        placements = [one.to_dict() for one in _placements(problem, result)]
+        write_json(result.to_dict() | {"placements": placements, "files": files})
         return CODES[result.status]
     console = screen()
-    show(console, result_page(result, problem.cluster, console.width))
+    show(console, result_page(result, problem.cluster, console.width, _placements(problem, result)))
     files = _write(problem, result, flags)
     if files:
         show(console, files_written(files))
@@ -49,6 +51,11 @@ def _search(problem: Problem, request: Request, *, quiet: bool) -> Result:
 
     with search_progress(quiet=quiet) as progress:
         return solve_problem(problem, time_limit_s=request.time_limit_s, progress=progress)
+
+
+def _placements(problem: Problem, result: Result) -> tuple[PlacementPrice, ...]:
+    """Return the price of the plan in each order of its dimensions."""
+    return () if result.plan is None else price_placements(problem, result.plan)
 
 
 def _check_output(folder: Path | None, *, force: bool) -> None:

@@ -17,6 +17,8 @@ EFFORT = Effort(tolerance=1e-3, mesh_limit=0.1)
 """Spent on one alternative."""
 SPARE = 2
 """Groups tried beyond the wanted ones: the order of bounds is not quite that of optima."""
+DISTINCT = ("tp", "cp", "pp", "dp", "ep")
+"""Degrees that make a mesh another one."""
 ROWS = 16
 """Meshes of best bound that one alternative is looked for among."""
 
@@ -24,13 +26,13 @@ ROWS = 16
 def alternatives(
     f: Field, best: Estimate, count: int, expired: Callable[[], bool]
 ) -> tuple[Alternative, ...]:
-    """Return up to ``count`` alternatives by rising step time; distinct means another (tp, pp, dp).
+    """Return up to ``count`` alternatives by rising step time; distinct means another (tp, cp, pp, dp, ep).
 
     An alternative counts as proven if nothing in its mesh can beat it by more than the effort's tolerance.
     """
     f = replace(f, bounds=f.bounds.copy(), refined=set(f.refined))
     found: list[tuple[Found, IntArray]] = []
-    for rows in _groups(f, (best.plan.tp, best.plan.pp, best.plan.dp))[: count + SPARE]:
+    for rows in _groups(f, tuple(getattr(best.plan, d) for d in DISTINCT))[: count + SPARE]:
         steps = sorted(one.candidate.step_s for one, _ in found)
         if expired() or (len(steps) >= count and f.bounds[rows].min() >= steps[count - 1]):
             break
@@ -66,14 +68,15 @@ def _promising(f: Field, rows: IntArray, starts: list[Found]) -> list[int]:
     return list(dict.fromkeys([starts[0].row, *by_bound[:1].tolist(), *free[:1].tolist()]))
 
 
-def _groups(f: Field, winner: tuple[int, int, int]) -> list[IntArray]:
-    """Return rows of each (tp, pp, dp) but the winner's, each by rising bound, by rising best bound."""
+def _groups(f: Field, winner: tuple[int, ...]) -> list[IntArray]:
+    """Return rows of each set of degrees but the winner's, each by rising bound, by rising best bound."""
     m = f.meshes
     rows = f.order[np.argsort(f.bounds[f.order], kind="stable")]
     rows = rows[np.isfinite(f.bounds[rows])]
-    keys: dict[tuple[int, int, int], list[int]] = {}
-    for row in rows:
-        keys.setdefault((int(m.tp[row]), int(m.pp[row]), int(m.dp[row])), []).append(int(row))
+    table = np.stack([getattr(m, d)[rows] for d in DISTINCT], axis=1)
+    keys: dict[tuple[int, ...], list[int]] = {}
+    for row, key in zip(rows.tolist(), map(tuple, table.tolist()), strict=True):
+        keys.setdefault(key, []).append(row)
     return [np.array(own, dtype=np.int64) for key, own in keys.items() if key != winner]
 
 

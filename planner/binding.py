@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.hardware.units import bytes_to_gib
-from meshwright.planner.bounds import quick_bounds
 from meshwright.planner.choice import Choice
 from meshwright.planner.field import Field, survey
 from meshwright.planner.problem import Problem
@@ -34,10 +33,9 @@ def _memory(f: Field, best: Estimate) -> str:
     if peak < FULL * best.usable_bytes:
         return ""
     stage = int(np.argmax(best.peak_bytes))
-    free = quick_bounds(f.setting, f.meshes.strategies(), f.tables, f.want).min()
     held, usable = bytes_to_gib(peak), bytes_to_gib(best.usable_bytes)
     text = f"memory: stage {stage} holds {held:.1f} of {usable:.1f} GiB usable"
-    return text + _at_best(float(free), best)
+    return text + _at_best(f.free_s, best)
 
 
 def _without(problem: Problem, what: str, best: Estimate) -> str:

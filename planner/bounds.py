@@ -109,10 +109,12 @@ def quick_bounds(setting: Setting, s: Strategies, tables: Tables, want: Demand) 
     work, share = least_work(s, tables, want)
     pipeline = np.zeros(len(s))
     names = np.array(s.schedule)
+    apart = (tables.weight_s * want.layers).sum(axis=-1)
     for name in sorted(set(s.schedule)):
         at = names == name
+        sizes = s.pp[at], s.vpp[at], s.num_microbatches[at]
         pipeline[at] = uniform_bound(
-            name, s.pp[at], s.vpp[at], s.num_microbatches[at], work[at], share[at], tables.transfer_s[at]
+            name, *sizes, work[at], share[at], tables.transfer_s[at], weight_s=apart[at]
         )
     return (pipeline + _tail(setting, s, tables, want)) * SAFETY
 

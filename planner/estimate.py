@@ -5,7 +5,7 @@ from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from meshwright.costmodels.schedule import legal
+from meshwright.costmodels.schedule import legal, rank_of_chunk
 from meshwright.costmodels.schedule import names as schedules
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.meshes import mesh_of
@@ -14,7 +14,7 @@ from meshwright.planner.pricing import loss_name, price_plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate
 from meshwright.planner.rules import check_mesh, check_problem
-from meshwright.planner.strategy import chunk_ranks, make_plan, workload
+from meshwright.planner.strategy import make_plan, workload
 
 if TYPE_CHECKING:
     from meshwright.hardware.spec import Cluster
@@ -104,7 +104,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     reason = legal(plan.schedule, plan.pp, plan.vpp, plan.num_microbatches)
     if reason is not None:
         raise MeshwrightError(f"plan: schedule {plan.schedule!r}: {reason}")
-    ranks = chunk_ranks(plan.schedule, plan.pp, plan.vpp)
+    ranks = rank_of_chunk(plan.schedule, plan.pp, plan.vpp)
     at = 0
     for c, chunk in enumerate(plan.chunks):
         if chunk.start != at or chunk.stop <= chunk.start or chunk.rank != ranks[c]:

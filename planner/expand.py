@@ -4,11 +4,12 @@ from itertools import pairwise
 
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.recompute import MODES
+from meshwright.costmodels.schedule import rank_of_chunk
 from meshwright.planner.cpsat.mesh_solver import Candidate
 from meshwright.planner.field import Field
 from meshwright.planner.heuristic import Found
 from meshwright.planner.plan import Chunk, Plan
-from meshwright.planner.strategy import chunk_ranks, plan_from
+from meshwright.planner.strategy import plan_from
 
 
 def expand(f: Field, found: Found) -> Plan:
@@ -19,7 +20,7 @@ def expand(f: Field, found: Found) -> Plan:
     """
     decisions = f.meshes.decisions(found.row)
     cuts = found.candidate.cuts
-    ranks = chunk_ranks(decisions["schedule"], decisions["pp"], decisions["vpp"])
+    ranks = rank_of_chunk(decisions["schedule"], decisions["pp"], decisions["vpp"])
     chunks = tuple(Chunk(int(r), int(a), int(b)) for r, (a, b) in zip(ranks, pairwise(cuts), strict=True))
     return plan_from(f.problem, decisions, chunks, _modes(f, found.candidate))
 

@@ -16,6 +16,10 @@ from meshwright.planner.meshes import Meshes
 from meshwright.planner.pricing import setting, usable_bytes
 from meshwright.planner.problem import Problem
 from meshwright.planner.space import space
+from meshwright.planner.table_store import MOST_KEPT, TableStore
+
+PORTION = 16_384
+"""Meshes that are priced in one call: enough to be worth it, few enough to stay in memory."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Field:
     ----------
     bounds
         Lower bound on each mesh's step, (B,); infinite where no plan fits. The search raises it.
+    free_s
+        Least bound of all meshes if memory had no limit.
     forward_share
         Largest share of a forward pass in a chunk's time, (B,).
     order
@@ -73,10 +79,11 @@ class Field:
     problem: Problem
     meshes: Meshes
     setting: Setting
-    tables: Tables
+    tables: TableStore
     want: Demand
     usable: float
     bounds: FloatArray
+    free_s: float
     forward_share: FloatArray
     floor_bytes: FloatArray
     order: IntArray
@@ -116,25 +123,50 @@ class Field:
         )
 
 
+@dataclass(frozen=True)
+class _Looks:
+    """First looks at meshes: bound without a limit on memory, least bytes, share of forwards, (B,)."""
+
+    quick_s: FloatArray
+    floor_bytes: FloatArray
+    forward_share: FloatArray
+
+
+def _look(common: Setting, want: Demand, store: TableStore) -> _Looks:
+    """Price all meshes portion by portion; the tables are kept where there are not too many."""
+    size = len(store.meshes)
+    found = _Looks(np.zeros(size), np.zeros(size), np.zeros(size))
+    for first in range(0, size, PORTION):
+        rows = np.arange(first, min(first + PORTION, size))
+        s = store.meshes.take(rows).strategies()
+        tables = build_tables(common, s)
+        found.quick_s[rows] = quick_bounds(common, s, tables, want)
+        found.floor_bytes[rows] = memory_floor(common, s, tables, want)
+        found.forward_share[rows] = least_work(s, tables, want)[1]
+        if size <= MOST_KEPT:
+            store.keep(rows, tables)
+    return found
+
+
 def survey(problem: Problem) -> Field:
     """Return all legal meshes with their quick bounds; those that cannot fit are marked infinite."""
     meshes, discarded = space(problem)
     common, want, usable = setting(problem), demand(problem), usable_bytes(problem)
-    strategies = meshes.strategies()
-    tables = build_tables(common, strategies)
-    floor = memory_floor(common, strategies, tables, want)
-    bounds = np.where(floor <= usable, quick_bounds(common, strategies, tables, want), np.inf)
+    store = TableStore(common, meshes)
+    looks = _look(common, want, store)
+    bounds = np.where(looks.floor_bytes <= usable, looks.quick_s, np.inf)
     order = np.argsort(bounds, kind="stable")
     return Field(
         problem=problem,
         meshes=meshes,
         setting=common,
-        tables=tables,
+        tables=store,
         want=want,
         usable=usable,
         bounds=bounds,
-        forward_share=least_work(strategies, tables, want)[1],
-        floor_bytes=floor,
+        free_s=float(looks.quick_s.min(initial=np.inf)),
+        forward_share=looks.forward_share,
+        floor_bytes=looks.floor_bytes,
         order=order[np.isfinite(bounds[order])],
-        discarded=discarded | {"memory floor": int((floor > usable).sum())},
+        discarded=discarded | {"memory floor": int((looks.floor_bytes > usable).sum())},
     )

@@ -9,7 +9,8 @@ import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.pipeline import base_paths, uniform_bound
+from meshwright.costmodels.paths import base_paths, path_length
+from meshwright.costmodels.pipeline_bounds import uniform_bound
 from meshwright.costmodels.schedule import StaticSchedule
 from meshwright.planner.bounds import SAFETY
 from meshwright.planner.field import Field, Split
@@ -18,17 +19,18 @@ from meshwright.planner.field import Field, Split
 def spread_bound(f: Field, split: Split) -> float:
     """Return the quicker bound: passes of the slowest rank, and the schedule's closed form over all work."""
     layout, passes = split.layout, split.num_microbatches
-    forward, backward = _chunk_times(f, split)
-    ranks = _by_rank(layout, forward + backward) + split.filled.seconds
+    forward, backward, weight = _chunk_times(f, split)
+    ranks = _by_rank(layout, forward + backward + weight) + split.filled.seconds
     share, transfer = f.forward_share[split.row], split.tables.transfer_s[0]
-    spread = uniform_bound(layout.name, layout.pp, layout.vpp, passes, ranks.sum(), share, transfer)
+    apart = weight.sum() if layout.split else np.inf
+    spread = uniform_bound(layout.name, layout.pp, layout.vpp, passes, ranks.sum(), share, transfer, apart)
     return float(max(passes * ranks.max(), float(spread)) + _update(f, split)) * SAFETY
 
 
 def path_bound(f: Field, split: Split) -> float:
     """Return the stronger bound: the longest of the schedule's base paths, recomputation included."""
     schedule, tables, profile = split.schedule, split.tables, f.setting.profile
-    forward, backward = _chunk_times(f, split)
+    forward, backward, weight = _chunk_times(f, split)
     reduction = _by_rank(schedule, split.kinds @ tables.reduce_s[0])
     longest = 0.0
     for path in base_paths(schedule):
@@ -36,20 +38,24 @@ def path_bound(f: Field, split: Split) -> float:
             continue
         passes = np.array(path.backward_counts)
         least = passes[schedule.chunks_of_rank].min(axis=1)
-        length = forward @ np.array(path.forward_counts) + backward @ passes
-        length += path.transfers * float(tables.transfer_s[0]) + least @ split.filled.seconds
-        longest = max(longest, float(length) + profile.overlap_cost * reduction[path.rank])
+        length = path_length(path, forward, backward, tables.transfer_s[0], weight)
+        length = float(length) + float(least @ split.filled.seconds)
+        longest = max(longest, length + profile.overlap_cost * reduction[path.rank])
     return (longest + _update(f, split)) * SAFETY
 
 
-def _chunk_times(f: Field, split: Split) -> tuple[FloatArray, FloatArray]:
-    """Return forward and least backward seconds of each chunk, (C,)."""
+def _chunk_times(f: Field, split: Split) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return forward, least backward and weight-gradient seconds of each chunk, (C,).
+
+    The last are zero, and part of the backward pass, where the schedule does not tell them apart.
+    """
     tables = split.tables
     least: FloatArray = np.where(f.want.allowed, tables.backward_s[0], np.inf).min(axis=-1)
     each = float(tables.pass_s[0])
     forward = split.kinds @ tables.forward_s[0] + each
-    backward = split.kinds @ least + each
-    return np.asarray(forward, dtype=np.float64), np.asarray(backward, dtype=np.float64)
+    weight = split.kinds @ tables.weight_s[0] * split.layout.split
+    backward = split.kinds @ least + each - weight
+    return forward, backward, weight
 
 
 def _by_rank(schedule: StaticSchedule, values: FloatArray) -> FloatArray:
@@ -62,7 +68,7 @@ def _update(f: Field, split: Split) -> float:
     profile, tables, schedule = f.setting.profile, split.tables, split.layout
     own = _by_rank(schedule, split.kinds @ tables.optimizer_s[0])
     gather = _by_rank(schedule, split.kinds @ tables.gather_s[0])
-    forward, _ = _chunk_times(f, split)
+    forward, _, _ = _chunk_times(f, split)
     window = profile.overlap_parameters * forward[schedule.chunks_of_rank[:, 0]]
     update = own + exposed_time(gather, window, profile.overlap_cost)
     return float(update.max() + profile.step_fixed_s)

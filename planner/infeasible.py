@@ -14,9 +14,11 @@ from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
 from meshwright.planner.heuristic import Found, even_plans
+from meshwright.planner.meshes import mesh_of
 from meshwright.planner.pricing import price_plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate, Infeasibility
+from meshwright.planner.rules import plain_value
 from meshwright.planner.space import degrees, enumerate_meshes
 
 LIGHTEST_TRIED = 6
@@ -60,27 +62,30 @@ def _no_mesh(problem: Problem, discarded: dict[str, int], expired: Callable[[], 
 
 
 def _no_degrees(problem: Problem) -> tuple[str, str]:
-    """Return the rule and the reason why no tp x pp x dp is left: a pin, or the devices."""
-    total, target, job = problem.cluster.num_devices, problem.target, problem.job
+    """Return the rule and the reason why no mesh is left to test: a pin, several pins, or the devices."""
+    total, job = problem.cluster.num_devices, problem.job
     free = replace(problem, job=replace(job, choices={}))
-    for at, name in enumerate(("tp", "pp", "dp")):
-        possible = sorted({found[at] for found in degrees(free)})
-        if name in job.choices and not any(map(job.choices[name].admits, possible)):
-            able = {"tp": target.tensor, "pp": target.pipeline}.get(name, True)
-            why = "" if able else f" ({target.title} has no other)"
-            shown = ", ".join(map(str, possible[:12])) + (", ..." if len(possible) > 12 else "")
-            return (
-                f"pin {name}",
-                f"the pin on {name} admits none of the degrees that are possible here: {shown}{why}",
-            )
-    told = f"no tp x pp x dp of this model and these pins uses exactly {total} devices"
-    return "device count", told
+    for name, wanted in job.choices.items():
+        alone = replace(problem, job=replace(job, choices={name: wanted}))
+        if name != "recompute" and not len(enumerate_meshes(alone)):
+            return f"pin {name}", f"the pin on {name} admits none of {_possible(free, name)}"
+    pins = f" and the pins on {', '.join(job.choices)} together" if job.choices else ""
+    return "device count", f"no tp x cp x pp x dp of this model{pins} uses exactly {total} devices"
+
+
+def _possible(free: Problem, name: str) -> str:
+    """Say which values a decision may take here, and of which target where it has no other."""
+    column = np.unique(getattr(enumerate_meshes(free), name)).tolist()
+    values = list(dict.fromkeys(str(plain_value(name, v)) for v in column))
+    shown = ", ".join(values[:12]) + (", ..." if len(values) > 12 else "")
+    why = f" ({free.target.title} has no other)" if len(values) == 1 and free.job.target != "any" else ""
+    return f"the values that are possible here: {shown}{why}"
 
 
 def nearest_batches(problem: Problem) -> tuple[int, ...]:
     """Return the nearest batches below and above that some data degree divides; none if the batch is fine."""
     batch = problem.job.global_batch_size
-    degree = {dp for _, _, dp in degrees(problem)}
+    degree = {dp for *_, dp in degrees(problem)}
     if not degree or any(batch % dp == 0 for dp in degree):
         return ()
     below = max((batch // dp * dp for dp in degree), default=0)
@@ -103,8 +108,8 @@ def _no_room(f: Field, expired: Callable[[], bool]) -> Infeasibility:
     stage = int(np.argmax(lightest.peak_bytes))
     device, plan = f.problem.cluster.accelerator.name, lightest.plan
     message = (
-        f"memory: the lightest plan found (tp {plan.tp}, pp {plan.pp}, dp {plan.dp}, ZeRO-{plan.zero_stage}, "
-        f"micro-batch {plan.micro_batch_size}) needs {_gib(max(lightest.peak_bytes))} GiB on stage {stage}; "
+        f"memory: the lightest plan found ({mesh_of(plan).describe(0)}) needs "
+        f"{_gib(max(lightest.peak_bytes))} GiB on stage {stage}; "
         f"{device} has {_gib(lightest.capacity_bytes)}, {_gib(f.usable)} usable: {_gib(missing)} GiB too many"
     )
     return Infeasibility("memory", message, missing, lightest, _working(f.problem, expired))
@@ -132,15 +137,18 @@ def _lightest(f: Field, expired: Callable[[], bool]) -> Estimate | None:
 
 def _light_plans(free: Field, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[Found]:
     """Return evenly split plans with the mode that keeps least, wherever the chunks allow one."""
-    kept = free.tables.saved_bytes.copy()
+    plans = even_plans(free, rows)
+    if not plans:
+        return []
+    kept = free.tables.take(np.array([plan.row for plan in plans])).saved_bytes
     thrifty = np.where(free.want.allowed, kept, np.inf).argmin(axis=-1)
     found = []
-    for plan in even_plans(free, rows):
+    for at, plan in enumerate(plans):
         counts = plan.candidate.counts.copy()
         kinds = counts.sum(axis=2)
         counts[:] = 0
         for k in range(kinds.shape[1]):
-            counts[:, k, thrifty[plan.row, k]] = kinds[:, k]
+            counts[:, k, thrifty[at, k]] = kinds[:, k]
         solver = MeshSolver(free.task(plan.row), 1e9, LIGHT_LIMIT)
         found.append(Found(plan.row, solver.priced(counts, plan.candidate.cuts)))
     return found

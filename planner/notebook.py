@@ -3,7 +3,7 @@
 Standard library only. All text is escaped: names come from other people's files.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -85,11 +85,13 @@ def _proof(result: "Result") -> str:
 
 
 def _mesh(plan: "Plan") -> str:
-    values: Mapping[str, int] = {
+    rare = ("cp", "ep", "etp", "dp_replicate")
+    values: dict[str, int] = {
         "tp": plan.tp,
         "pp": plan.pp,
         "vpp": plan.vpp,
         "dp": plan.dp,
+        **{name: getattr(plan, name) for name in rare if getattr(plan, name) > 1},
         "micro-batch": plan.micro_batch_size,
         "ZeRO": plan.zero_stage,
     }

@@ -11,10 +11,11 @@ from meshwright.costmodels.schedule import legal as schedule_legal
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice
+from meshwright.planner.lengths import main_length, stream_lengths
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.problem import Problem
-from meshwright.planner.target import TARGETS, Target
+from meshwright.planner.target import TARGET_DEGREES, TARGETS, Target
 
 MOST_MICROBATCHES = 8192
 """Far beyond any run that was published; the event simulation grows with them."""
@@ -146,7 +147,7 @@ def _both(one: Rule, other: Rule) -> Rule:
 
 
 def _model_rules(problem: Problem) -> tuple[Rule, ...]:
-    layers, lengths = problem.model.num_layers, _lengths(problem)
+    layers, lengths = problem.model.num_layers, text_lengths(problem)
     told = " and ".join(map(str, lengths))
     return (
         *_part_rules(problem),
@@ -173,10 +174,12 @@ def _model_rules(problem: Problem) -> tuple[Rule, ...]:
     )
 
 
-def _lengths(problem: Problem) -> tuple[int, ...]:
-    """Return the lengths of the sequences that the layers see, as the job gives them."""
-    own, target = problem.job.sequence_length, getattr(problem.job, "target_length", None)
-    return (own,) if target is None else (own, int(target))
+def text_lengths(problem: Problem) -> tuple[int, ...]:
+    """Return the lengths of the sequences of text; patches of images are padded where they must be split."""
+    model, job = problem.model, problem.job
+    found = stream_lengths(model, job)
+    own = [found[s.name].sequence_length for s in model.streams if s.source != "image"]
+    return tuple(sorted({main_length(model, job), *(round(n) for n in own if n)}))
 
 
 def _all_divide(lengths: tuple[int, ...], parts: IntArray) -> BoolArray:
@@ -198,7 +201,7 @@ def splits_sequence(problem: Problem) -> bool:
 
 
 def _context_rules(problem: Problem) -> tuple[Rule, ...]:
-    length, whole = problem.job.sequence_length, splits_sequence(problem)
+    length, whole = main_length(problem.model, problem.job), splits_sequence(problem)
     return (
         Rule(
             "sequences can be split",
@@ -337,17 +340,6 @@ def _target_rules(problem: Problem) -> tuple[Rule, ...]:
     )
 
 
-_DEGREES: tuple[tuple[str, str], ...] = (
-    ("cp", "context"),
-    ("ulysses", "ulysses"),
-    ("ep", "expert"),
-    ("etp", "expert_tensor"),
-    ("dp_replicate", "hybrid"),
-    ("hpz", "secondary"),
-)
-"""Degrees, and the field of a target that says whether it has them."""
-
-
 def _target_degrees(t: Target) -> tuple[Rule, ...]:
     """Return the rules that a degree is 1 where the target's files cannot say it."""
 
@@ -356,7 +348,7 @@ def _target_degrees(t: Target) -> tuple[Rule, ...]:
 
     return tuple(
         Rule(f"target {degree}", f"{t.title}: no {degree} in its files", alone(degree))
-        for degree, able in _DEGREES
+        for degree, able in TARGET_DEGREES
         if not getattr(t, able)
     )
 
@@ -390,7 +382,7 @@ def _pin_rules(problem: Problem) -> tuple[Rule, ...]:
         def allows(m: Meshes) -> BoolArray:
             column = getattr(m, name)
             values, back = np.unique(column, return_inverse=True)
-            passes = np.array([choice.admits(_plain(name, v.item())) for v in values], dtype=np.bool_)
+            passes = np.array([choice.admits(plain_value(name, v.item())) for v in values], dtype=np.bool_)
             return passes[back.reshape(-1)]
 
         return allows
@@ -402,7 +394,7 @@ def _pin_rules(problem: Problem) -> tuple[Rule, ...]:
     )
 
 
-def _plain(name: str, value: int | str) -> int | str | bool:
+def plain_value(name: str, value: int | str) -> int | str | bool:
     """Return a column's value as a job writes it."""
     tables = {"placement": PLACEMENTS, "kv_exchange": KV_EXCHANGES, "offload": OFFLOADS}
     if name in tables:

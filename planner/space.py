@@ -24,6 +24,7 @@ from meshwright.costmodels.schedule import names
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.planner.choice import Choice
 from meshwright.planner.chunking import equal_chunks
+from meshwright.planner.lengths import main_length
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.problem import Problem
@@ -81,7 +82,7 @@ def degrees(problem: Problem) -> list[Degrees]:
 
 def _contexts(problem: Problem, room: int) -> list[int]:
     """Return the context degrees that the model, the length and the devices allow."""
-    length, idle = problem.job.sequence_length, problem.job.allow_idle
+    length, idle = main_length(problem.model, problem.job), problem.job.allow_idle
     if not (problem.target.context and splits_sequence(problem)):
         return [1]
     most = length // 2 if "cp" in problem.job.choices else max(1, length // LEAST_CONTEXT_TOKENS)

@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any
 
 from meshwright.costmodels.arrays import IntArray
-from meshwright.costmodels.schedule import build, names
+from meshwright.costmodels.schedule import names, rank_of_chunk
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.meshes import one_mesh
@@ -20,7 +20,7 @@ from meshwright.planner.plan import (
 )
 from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import check_mesh, check_problem
+from meshwright.planner.rules import check_mesh, check_problem, text_lengths
 
 LARGEST = 2_000_000_000
 """No degree, stage or micro-batch is larger."""
@@ -96,7 +96,9 @@ def make_plan(
         _positive(name, value)
     dp = max(1, problem.cluster.num_devices // (tp * cp * pp)) if dp is None else _positive("dp", dp)
     if sequence_parallel is None:
-        sequence_parallel = tp > 1 and target.sequence_parallel and job.sequence_length % (tp * cp) == 0
+        sequence_parallel = (
+            tp > 1 and target.sequence_parallel and all(n % (tp * cp) == 0 for n in text_lengths(problem))
+        )
     stages = target.zero_stages & (target.zero_stages_with_pipeline if pp > 1 else target.zero_stages)
     if zero_stage is None:
         zero_stage = min((z for z in stages if z >= (dp * cp > 1)), default=min(target.zero_stages))
@@ -117,7 +119,7 @@ def make_plan(
     if layers_per_stage is None:
         layers_per_stage = even_split(len(problem.model.block_layers), pp * vpp)
     decisions = mesh.decisions(0)
-    ranks = chunk_ranks(decisions["schedule"], pp, vpp)
+    ranks = rank_of_chunk(decisions["schedule"], pp, vpp)
     return plan_from(problem, decisions, chunks_from(problem, ranks, layers_per_stage), modes)
 
 
@@ -159,16 +161,11 @@ def workload(problem: Problem) -> dict[str, Any]:
     """Return what a plan records of the job beside batch, length and names."""
     job = problem.job
     return {
-        "tuning": str(getattr(job, "tuning", "full")),
-        "target_length": getattr(job, "target_length", None),
-        "image_tokens": getattr(job, "image_tokens", None),
-        "expert_load": float(getattr(job, "expert_load", 1.0)),
+        "tuning": str(job.tuning),
+        "target_length": job.target_length,
+        "image_tokens": job.image_tokens,
+        "expert_load": float(job.expert_load),
     }
-
-
-def chunk_ranks(schedule: str, pp: int, vpp: int) -> IntArray:
-    """Return the rank on which each chunk lives, (pp * vpp,), chunks in model order."""
-    return build(schedule, pp, vpp, 2 * pp).rank_of_chunk
 
 
 def even_split(layers: int, chunks: int) -> tuple[int, ...]:

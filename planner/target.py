@@ -8,6 +8,15 @@ from meshwright.hardware.errors import UnknownNameError
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS, RECOMPUTE_MODES
 
 ALL_STAGES = frozenset({0, 1, 2, 3})
+TARGET_DEGREES = (
+    ("cp", "context"),
+    ("ulysses", "ulysses"),
+    ("ep", "expert"),
+    ("etp", "expert_tensor"),
+    ("dp_replicate", "hybrid"),
+    ("hpz", "secondary"),
+)
+"""Degrees, and the field of a target that says whether it has them."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,10 @@ def to_json(data: dict[str, Any]) -> str:
 def script_notes(problem: Problem, plan: Plan) -> list[str]:
     """Return what the script must do under any framework, one line each."""
     notes = [f"Feed sequences of {plan.sequence_length} tokens, {plan.micro_batch_size} a pass and device."]
+    if plan.tuning != "full":
+        notes.append(
+            f"Train what the plan says, `{plan.tuning}`: the script freezes weights and adds adapters."
+        )
     if plan.precision in DTYPE:
         notes.append(f"Load the model in {DTYPE[plan.precision]}: this recipe keeps no fp32 copy.")
     if plan.precision == "tf32":

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
-from meshwright.planner.target import Target
+from meshwright.planner.target import TARGET_DEGREES, Target
 
 Level = Literal["run", "parsed", "syntax"]
 
@@ -65,11 +65,10 @@ def _batch(problem: Problem, plan: Plan, target: Target) -> str | None:
 
 
 def _devices(problem: Problem, plan: Plan, target: Target) -> str | None:
-    if plan.num_devices <= problem.cluster.num_devices:
+    have = problem.cluster.num_devices
+    if plan.num_devices <= have:
         return None
-    return (
-        f"tp x pp x dp={plan.num_devices}: {problem.cluster.name} has {problem.cluster.num_devices} devices"
-    )
+    return f"tp x cp x pp x dp={plan.num_devices}: {problem.cluster.name} has {have} devices"
 
 
 def _layers(problem: Problem, plan: Plan, target: Target) -> str | None:
@@ -120,6 +119,27 @@ def _zero(problem: Problem, plan: Plan, target: Target) -> str | None:
     return message and f"{message} with a pipeline"
 
 
+def _degrees(problem: Problem, plan: Plan, target: Target) -> str | None:
+    for degree, able in TARGET_DEGREES:
+        if getattr(plan, degree) > 1 and not getattr(target, able):
+            return f"{degree}={getattr(plan, degree)}: only {degree}=1"
+    return None
+
+
+def _kv_exchange(problem: Problem, plan: Plan, target: Target) -> str | None:
+    alone = plan.cp == plan.ulysses
+    return None if alone else _among("kv_exchange", plan.kv_exchange, target.kv_exchanges)
+
+
+def _placement(problem: Problem, plan: Plan, target: Target) -> str | None:
+    have = frozenset(map(",".join, target.placements))
+    return _among("placement", ",".join(plan.placement), have)
+
+
+def _offload(problem: Problem, plan: Plan, target: Target) -> str | None:
+    return _among("offload", plan.offload, target.offload)
+
+
 def _recompute(problem: Problem, plan: Plan, target: Target) -> str | None:
     for mode in dict.fromkeys(plan.recompute):
         if mode not in target.recompute:
@@ -151,6 +171,10 @@ RULES: Final[tuple[Rule, ...]] = (
     _schedule,
     _sequence_parallel,
     _zero,
+    _degrees,
+    _kv_exchange,
+    _placement,
+    _offload,
     _recompute,
 )
 

@@ -22,9 +22,14 @@ def script(problem: Problem, plan: Plan) -> list[str]:
     return [
         "Read `plan.json` (its path is in `MESHWRIGHT_PLAN`; the degrees are in `MESHWRIGHT_TP`, "
         "`MESHWRIGHT_PP` and `MESHWRIGHT_DP`) and apply it: no framework was chosen, so none is configured.",
-        f"Lay the ranks out with {', '.join(plan.placement)} innermost first.",
+        f"Lay the ranks out with {', '.join(_order(plan))} innermost first.",
         *script_notes(problem, plan),
     ]
+
+
+def _order(plan: Plan) -> list[str]:
+    """Return the dimensions, innermost first; a context dimension only where there is one."""
+    return [d for d in plan.placement if d != "cp" or plan.cp > 1]
 
 
 EMITTER: Final = Emitter(

@@ -161,7 +161,8 @@ def _head(hosts: Hosts, script: str, title: str) -> str:
 
 
 def _node_head(hosts: Hosts, plan: Plan, script: str, title: str) -> str:
-    return _head(hosts, script, title) + EXPORTS.format(tp=plan.tp, pp=plan.pp, dp=plan.dp)
+    exports = EXPORTS.format(tp=plan.tp, pp=plan.pp, dp=plan.dp)
+    return _head(hosts, script, title) + exports + _more_exports(plan)
 
 
 def start(hosts: int) -> list[str]:
@@ -172,3 +173,10 @@ def start(hosts: int) -> list[str]:
         "On every host `NODE_RANK=<0, 1, ...> MASTER_ADDR=<first host> ./launch.sh`, or",
         "under Slurm `sbatch job.sbatch` from this folder.",
     ]
+
+
+def _more_exports(plan: Plan) -> str:
+    """Return the degrees that few plans use, where this one does."""
+    names = ("cp", "ep", "etp", "dp_replicate", "hpz", "ulysses")
+    used = [f"MESHWRIGHT_{n.upper()}={getattr(plan, n)}" for n in names if getattr(plan, n) > 1]
+    return f"export {' '.join(used)}\n" if used else ""

@@ -36,9 +36,10 @@ def _decisions(plan: Plan) -> list[str]:
     modes = {mode: plan.recompute.count(mode) for mode in dict.fromkeys(plan.recompute)}
     return [
         f"target: {find_target(plan.target).title}",
-        f"devices: {plan.num_devices} = tp {plan.tp} x pp {plan.pp} x dp {plan.dp}; vpp {plan.vpp}, "
+        f"devices: {plan.num_devices} = {_degrees(plan)}; vpp {plan.vpp}, "
         f"schedule {plan.schedule}, ZeRO stage {plan.zero_stage}, "
         f"sequence parallelism {'on' if plan.sequence_parallel else 'off'}",
+        *_in_use(plan),
         f"global batch: {plan.global_batch_size} sequences of {plan.sequence_length} tokens = dp {plan.dp} "
         f"x micro-batch {plan.micro_batch_size} x {plan.num_microbatches} passes",
         f"precision {plan.precision}, optimizer {plan.optimizer}, loss {plan.loss}, profile {plan.profile}",
@@ -46,6 +47,21 @@ def _decisions(plan: Plan) -> list[str]:
         + ", ".join(f"{mode} on {count} layers" for mode, count in modes.items())
         + " (embedding and head included)",
     ]
+
+
+def _degrees(plan: Plan) -> str:
+    names = ("tp", "cp", "pp", "dp") if plan.cp > 1 else ("tp", "pp", "dp")
+    return " x ".join(f"{name} {getattr(plan, name)}" for name in names)
+
+
+def _in_use(plan: Plan) -> list[str]:
+    """Return the decisions that few plans use, where this one does."""
+    degrees = ("ep", "etp", "dp_replicate", "hpz", "ulysses")
+    found = [f"{name} {getattr(plan, name)}" for name in degrees if getattr(plan, name) > 1]
+    found += [f"key/value exchange {plan.kv_exchange}"] if plan.cp > plan.ulysses else []
+    found += [f"{plan.offload} offloaded to the host"] if plan.offload != "none" else []
+    lines = [f"also: {', '.join(found)}"] if found else []
+    return lines if plan.tuning == "full" else [*lines, f"trained: {plan.tuning}"]
 
 
 def _expected(answer: Plan | Estimate | Result) -> list[str]:

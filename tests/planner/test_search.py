@@ -5,6 +5,7 @@ from itertools import pairwise
 from math import isinf
 from typing import Any
 
+import numpy as np
 import pytest
 
 from meshwright.planner.choice import Choice
@@ -155,7 +156,8 @@ def test_polishing_keeps_the_step_and_never_recomputes_more(seed: int) -> None:
             continue
         ceiling = best.candidate.step_s * (1 + 1e-4)
         better = MeshSolver(f.task(best.row), ceiling, 2.0).polish(best.candidate, ceiling)
-        extra = f.tables.backward_s[best.row] - f.tables.backward_s[best.row][:, :1]
+        tables = f.tables.take(np.array([best.row]))
+        extra = tables.backward_s[0] - tables.backward_s[0, :, :1]
         assert better.step_s <= ceiling
         assert better.peak_bytes <= usable
         assert (better.counts * extra).sum() <= (best.candidate.counts * extra).sum() * (1 + 1e-4) + 1e-12

@@ -9,6 +9,7 @@ import pytest
 from meshwright.planner.field import Field, survey
 from meshwright.planner.problem import Problem
 from meshwright.planner.search import TOLERANCE, State, search
+from meshwright.planner.table_store import TableStore
 from tests.referees.dynamic import dynamic
 from tests.referees.problems import with_memory
 
@@ -23,8 +24,11 @@ def _field(model: str, machines: str, batch: int, gib: float | None, **pins: Any
 
 def _instant(f: Field) -> Field:
     """Return the field as if transfers between stages took no time, with bounds that know nothing."""
-    tables = replace(f.tables, transfer_s=0 * f.tables.transfer_s, pass_s=0 * f.tables.pass_s)
-    return replace(f, tables=tables, bounds=np.where(np.isfinite(f.bounds), 0.0, np.inf))
+    rows = np.arange(len(f.meshes))
+    tables = f.tables.take(rows)
+    store = TableStore(f.setting, f.meshes)
+    store.keep(rows, replace(tables, transfer_s=0 * tables.transfer_s, pass_s=0 * tables.pass_s))
+    return replace(f, tables=store, bounds=np.where(np.isfinite(f.bounds), 0.0, np.inf))
 
 
 def _solved(f: Field) -> State:

@@ -43,7 +43,7 @@ BEYOND_BOTH = {
     "recompute=full on layer 0": {"recompute": ("full",) * 34},
     "recompute: 33 layers": {"recompute": ("none",) * 33},
     "global_batch_size=100": {"global_batch_size": 100},
-    "tp x pp x dp=32": {"dp": 32, "num_microbatches": 4},
+    "tp x cp x pp x dp=32": {"dp": 32, "num_microbatches": 4},
     "precision=bf16-8bit": {"precision": "bf16-8bit"},
     "chunks": {"chunks": (Chunk(0, 0, 16), Chunk(0, 17, 34))},
 }
@@ -89,7 +89,7 @@ def test_accelerate_cannot_fill_the_last_host_in_part() -> None:
 
 def test_fsdp_needs_the_class_of_the_decoder_layers() -> None:
     problem, plan = case("fsdp")
-    nameless = replace(problem, model=replace(problem.model, block_class=None))
+    nameless = replace(problem, base=replace(problem.base, block_class=None))
     assert "unknown" in inexpressible(nameless, plan)[0]
     assert able_targets(nameless, plan) == ["deepspeed"]
 
