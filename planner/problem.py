@@ -24,14 +24,24 @@ class Problem:
 
     Attributes
     ----------
-    model
-        The graph as it is trained: :meth:`load` has added adapters, frozen what the job freezes and set
-        apart the blocks that the recipe keeps in 16 bits.
+    base
+        The graph as its file describes it; :attr:`model` is what is trained of it.
     """
 
-    model: ModelGraph
+    base: ModelGraph
     cluster: Cluster
     job: Job
+
+    @cached_property
+    def model(self) -> ModelGraph:
+        """The graph as it is trained: with adapters, frozen parts, and blocks that stay in 16 bits.
+
+        Raises
+        ------
+        MeshwrightError
+            If the job's tuning names something that the model does not have.
+        """
+        return mixed(tuned(self.base, self.job.tuning), self.precision)
 
     @cached_property
     def target(self) -> Target:
@@ -84,9 +94,8 @@ class Problem:
                 f"mtp: the graph of {graph.name} was built without its multi-token-prediction layers; give "
                 "the model by name or path, or build it with load_model(..., mtp=True)"
             )
-        trained = mixed(tuned(graph, work.tuning), find_precision(work.precision))
-        problem = cls(trained, machine, work)
-        _ = problem.target, problem.profile, problem.optimizer
+        problem = cls(graph, machine, work)
+        _ = problem.target, problem.profile, problem.optimizer, problem.model
         find_loss(problem.profile.loss if work.loss is None else work.loss)
         return problem
 
