@@ -51,6 +51,8 @@ class BlockSpec:
         Whether each branch is scaled by a weight a feature (DINOv2, BEiT, InternVL); gates count alike.
     extra_weights
         Further weights of the block that meet each token's features once or never (gates, bias tables).
+    self_attention
+        Whether it attends to its own stream (Mllama's cross-attention layers do not).
     context
         Features of the stream that cross attention reads, None without cross attention.
     attention_dropout, hidden_dropout
@@ -76,6 +78,7 @@ class BlockSpec:
     qk_norm_weights: int | None = None
     layer_scale: bool = False
     extra_weights: int = 0
+    self_attention: bool = True
     context: int | None = None
     attention_dropout: float = 0.0
     hidden_dropout: float = 0.0
@@ -128,17 +131,20 @@ def _products(
     return tuple(made)
 
 
+def _qk_norm(spec: BlockSpec, name: str, width: int) -> tuple[Pointwise, ...]:
+    """Return the norm of queries and keys, if there is one."""
+    if spec.qk_norm_weights is None:
+        return ()
+    weights, units = spec.qk_norm_weights, spec.heads
+    return (Pointwise(name, "tensor", width, width, width, weights=weights, units=units, light=True),)
+
+
 def _self_attention(spec: BlockSpec) -> tuple[Operator, ...]:
     """Return the operators from the normalised input to the output product."""
     kv_heads = spec.heads if spec.kv_heads is None else spec.kv_heads
     q, k, v = spec.qkv_biases
     width = (spec.heads + kv_heads) * spec.head_dim
-    between: list[Operator] = []
-    if spec.qk_norm_weights is not None:
-        weights = spec.qk_norm_weights
-        between.append(
-            Pointwise("qk_norm", "tensor", width, width, width, weights=weights, units=spec.heads, light=True)
-        )
+    between = [*_qk_norm(spec, "qk_norm", width)]
     if spec.rotary:
         between.append(Pointwise("rotary", "tensor", width, width, units=spec.heads, backward_ratio=1.0))
     return (
@@ -159,13 +165,18 @@ def _self_attention(spec: BlockSpec) -> tuple[Operator, ...]:
 
 
 def _cross_attention(spec: BlockSpec, context: int) -> tuple[Operator, ...]:
-    """Return queries of this stream, keys and values of the context's tokens, core and output product."""
+    """Return queries of this stream, keys and values of the context's tokens, core and output product.
+
+    A norm of queries and keys is priced for the queries, and its weights are counted, where attention to the
+    own stream has none.
+    """
     kv_heads = spec.heads if spec.kv_heads is None else spec.kv_heads
     q, k, v = spec.qkv_biases
     dims = (spec.head_dim, spec.head_dim)
     return (
         *_products("cross_q", spec.hidden, {"q": (spec.query, q)}),
         *_products("cross_kv", context, {"k": (spec.key, k), "v": (spec.key, v)}, context=True),
+        *(() if spec.self_attention else _qk_norm(spec, "cross_qk_norm", spec.heads * spec.head_dim)),
         Attention(
             "cross_attention",
             spec.heads,
@@ -222,12 +233,15 @@ def block_kind(spec: BlockSpec, name: str, stream: str = "text") -> LayerKind:
 
     With cross attention it hands the context's features on to the stages behind it.
     """
+    own: tuple[Operator, ...] = ()
     cross: tuple[Operator, ...] = ()
+    if spec.self_attention:
+        own = _sub_block(spec, "attention", _self_attention(spec), last=False, has_norm=spec.first_norm)
     if spec.context is not None:
         cross = _sub_block(spec, "cross", _cross_attention(spec, spec.context), last=False)
     extra = (Pointwise("extra", "sequence", 0, 0, weights=spec.extra_weights),) if spec.extra_weights else ()
     operators = (
-        *_sub_block(spec, "attention", _self_attention(spec), last=False, has_norm=spec.first_norm),
+        *own,
         *cross,
         *_sub_block(spec, "mlp", _mlp(spec), last=True),
         *extra,

@@ -89,6 +89,12 @@ def vision_norm(spec: VisionSpec, name: str, *, merged: int = 1) -> Operator:
     return replace(plain, weights=h * (1 + spec.norm_bias))
 
 
+def pooling_head(spec: VisionSpec) -> int:
+    """Return the weights of SigLIP's head: a learned query, an attention layer, a norm and an MLP."""
+    h, f = spec.hidden, spec.ffn
+    return h + 4 * (h * h + h) + 2 * h + 2 * h * f + f + h
+
+
 def patch_kind(spec: VisionSpec, stream: str) -> LayerKind:
     """Return the layer that turns patches into tokens and adds positions."""
     h = spec.hidden

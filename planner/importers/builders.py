@@ -6,10 +6,13 @@ from typing import Final, TypeAlias
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.builders_contrastive import TEXT_TOWERS, contrastive
 from meshwright.planner.importers.builders_encoder import ENCODER_FAMILIES, encoder
+from meshwright.planner.importers.builders_mllama import mllama
 from meshwright.planner.importers.builders_seq2seq import encoder_decoder
 from meshwright.planner.importers.builders_vision import HEADS, vision_model
+from meshwright.planner.importers.builders_vlm import vision_language
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES
+from meshwright.planner.importers.families_vlm import VISION_LANGUAGE
 
 Builder: TypeAlias = Callable[[Config, str], ModelGraph]
 
@@ -18,6 +21,8 @@ BUILDERS: Final[Mapping[str, Builder]] = {
     **dict.fromkeys(SEQ2SEQ_FAMILIES, encoder_decoder),
     **dict.fromkeys(HEADS, vision_model),
     **dict.fromkeys(TEXT_TOWERS, contrastive),
+    **dict.fromkeys(VISION_LANGUAGE, vision_language),
+    "mllama": mllama,
 }
 """Builders by ``model_type``."""
 

@@ -14,7 +14,7 @@ from meshwright.planner.importers.families_vision import read_tower
 from meshwright.planner.importers.reading import architecture, assumptions, labels
 from meshwright.planner.importers.rules import Reading, flag, size
 from meshwright.planner.pieces import dense, few_tokens
-from meshwright.planner.vision import VisionSpec, tower, vision_norm
+from meshwright.planner.vision import VisionSpec, pooling_head, tower, vision_norm
 
 Attributes = dict[str, int | float | str | bool | None]
 Head = Callable[[Config, VisionSpec], tuple[Operator, ...]]
@@ -25,9 +25,8 @@ def attention_pooling(spec: VisionSpec) -> tuple[Operator, ...]:
 
     Keys and values are made of every token; the rest meets one token an image.
     """
-    h, f = spec.hidden, spec.ffn
-    rest = h + 2 * (h * h + h) + 2 * h + 2 * h * f + f + h
-    return dense("pooling_kv", h, 2 * h), few_tokens("pooling", rest)
+    keys_values = dense("pooling_kv", spec.hidden, 2 * spec.hidden)
+    return keys_values, few_tokens("pooling", pooling_head(spec) - keys_values.parameters())
 
 
 def _pooler(config: Config, spec: VisionSpec) -> tuple[Operator, ...]:

@@ -237,6 +237,42 @@ _LLAMA4: Final[dict[str, Rule]] = {
     "rotary": YES,
 }
 
+
+def _tiles(reading: Reading) -> int:
+    return int(size("max_num_tiles", default=4, what="rows")(reading))
+
+
+def _tile_tokens(reading: Reading) -> int:
+    """Tokens of one tile: its patches and a class token."""
+    return int(_grid(448, 14)(reading)) + 1
+
+
+def _tile_weights(reading: Reading) -> int:
+    """Mllama: a vector a token and a vector a tile (twice) for each aspect ratio and for none; gates."""
+    _, ratios = reading.config.find(("supported_aspect_ratios",))
+    kinds = 1 + (len(ratios) if isinstance(ratios, list) else 8)
+    return int(kinds * _tiles(reading) * reading.fields["hidden"] * (_tile_tokens(reading) + 2) + 3)
+
+
+_MLLAMA: Final[dict[str, Rule]] = {
+    **_tower(1280, 32, 16, 5120, 448, 14, extra=1),
+    "layers": lambda reading: (
+        size("num_hidden_layers", default=32, what="layers")(reading)
+        + size("num_global_layers", default=8, what="layers")(reading)
+    ),
+    "heads": size("attention_heads", "num_attention_heads", default=16, what="heads"),
+    # One sequence is an image: all its tiles with their class tokens.
+    "patches": lambda reading: _tiles(reading) * _tile_tokens(reading),
+    "extra_tokens": constant(0),
+    "position_rows": _tile_tokens,
+    "position_weights": _tile_weights,
+    "patch_bias": NO,
+    "pre_norm": YES,
+    "qkv_biases": constant((False, False, False)),
+    "out_bias": NO,
+    "gated_layers": size("num_global_layers", default=8, what="layers"),
+}
+
 TOWERS: Final[Mapping[str, Mapping[str, Rule]]] = {
     "vit": _vit(768, 12, 12, 3072, 224, 16),
     "vit_msn": _vit(768, 12, 12, 3072, 224, 16),
@@ -256,6 +292,7 @@ TOWERS: Final[Mapping[str, Mapping[str, Rule]]] = {
     "qwen3_vl_vision": _QWEN3_VL,
     "qwen3_vl_moe_vision": _QWEN3_VL,
     "llama4_vision_model": _LLAMA4,
+    "mllama_vision_model": _MLLAMA,
 }
 """Towers by ``model_type``."""
 

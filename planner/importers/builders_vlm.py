@@ -1,0 +1,122 @@
+"""Vision-language models: tower, projector, text embedding with image tokens, decoder blocks, head.
+
+The image tokens join the text at its embedding, so one chain holds all data flow. The decoder's stream is
+the main one: its sequence holds text and image tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from meshwright.costmodels.operators import LayerKind
+from meshwright.planner.assembly import Segment, assemble, chain
+from meshwright.planner.graph import ModelGraph, Stream
+from meshwright.planner.importers.config import Config
+from meshwright.planner.importers.families_vision import read_tower
+from meshwright.planner.importers.families_vlm import TEXT_PARTS, VISION_LANGUAGE, Between, VisionLanguage
+from meshwright.planner.importers.reading import assumptions, part
+from meshwright.planner.vision import PATCHES, VisionSpec, streams, tower
+
+IMAGE = Stream("image", "image")
+"""Image tokens as the decoder sees them; the projector works on these."""
+
+PARTS = ("vision_config", "text_config", "audio_config")
+
+
+def text_part(config: Config, name: str, family: VisionLanguage) -> ModelGraph:
+    """Return the graph of the decoder: its embedding, blocks and head.
+
+    Raises
+    ------
+    ModelConfigError
+        The decoder cannot be read.
+    """
+    # hf asks the builders first: a decoder within a model is read as one by itself.
+    from meshwright.planner.importers.hf import model_from_config
+
+    values = _text_values(config, family)
+    inner = replace(config, values=values, source=f"{config.source}: text_config", assumed={})
+    return model_from_config(inner, name)
+
+
+def _text_values(config: Config, family: VisionLanguage) -> dict[str, Any]:
+    """Return the text part's keys, its class's defaults below them, and whether the head is tied."""
+    inner = config.values.get("text_config")
+    if isinstance(inner, Mapping):
+        own: Mapping[str, Any] = inner
+    elif family.flat:
+        own = {k: v for k, v in config.values.items() if k not in PARTS}
+    else:
+        own = family.text_absent
+    model_type = family.text_is or own.get("model_type") or family.text
+    read_as, defaults = TEXT_PARTS.get(model_type, (model_type, {}))
+    values = {**defaults, **own, "model_type": read_as}
+    values.pop("cross_attention_layers", None)
+    outer = config.values.get("tie_word_embeddings")
+    tied = family.tied if outer is None else outer
+    if tied or not family.inherits_tie:
+        values["tie_word_embeddings"] = tied
+    return values
+
+
+def _image_tokens(vision: VisionSpec, merge: float) -> int | None:
+    return None if vision.patches is None else max(1, int(vision.patches / merge))
+
+
+def decoder_pieces(graph: ModelGraph) -> tuple[Segment, Segment, Segment]:
+    """Return embedding, blocks and head of a decoder's graph."""
+    layers = tuple(graph.kinds[k] for k in graph.layer_kinds)
+    return Segment("embedding", layers[:1]), Segment("decoder", layers[1:-1]), Segment("head", layers[-1:])
+
+
+def read_parts(config: Config, family: VisionLanguage) -> tuple[Config, VisionSpec]:
+    """Return the tower's part of the file and the tower.
+
+    Raises
+    ------
+    ModelConfigError
+        The tower is not known, or a value is not allowed.
+    """
+    absent = family.vision_absent if config.values.get("vision_config") is None else {}
+    inner = part(config, "vision_config", family.tower, **absent)
+    if family.tower_is:
+        inner = replace(inner, values={**inner.values, "model_type": family.tower_is})
+    return inner, read_tower(inner)
+
+
+def vision_language(config: Config, name: str) -> ModelGraph:
+    """Return the graph of a vision-language model.
+
+    Raises
+    ------
+    ModelConfigError
+        A part cannot be read.
+    """
+    family = VISION_LANGUAGE[config.model_type]
+    vision_config, vision = read_parts(config, family)
+    text = text_part(config, name, family)
+    between = Between(config, vision_config, vision, text.hidden_size)
+    merge = family.merge(between)
+    tokens = _image_tokens(vision, merge)
+    projector = LayerKind("projector", "block", family.projector(between), text.hidden_size, IMAGE.name)
+    segments = (*tower(vision, PATCHES), Segment("projector", (projector,)), *decoder_pieces(text))
+    size = "of any size" if tokens is None else f"of {tokens:,} tokens each"
+    return assemble(
+        name,
+        segments,
+        chain(segments),
+        tied=(("embedding", "head"),) if text.tied else (),
+        family=config.model_type,
+        hidden_size=text.hidden_size,
+        vocab_size=text.vocab_size,
+        max_sequence_length=text.max_sequence_length,
+        block_class=family.block_class or text.block_class,
+        streams=(*streams(vision, tokens, merge), IMAGE),
+        mtp_parameters=text.mtp_parameters,
+        notes=(
+            f"images {size} join the text: the sequence holds both",
+            *assumptions(vision_config, str(vision_config.values["model_type"])),
+            *text.notes,
+        ),
+        attributes={**text.attributes, "tower_layers": vision.layers, "tower_hidden": vision.hidden},
+    )
