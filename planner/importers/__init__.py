@@ -14,14 +14,17 @@ def preset_names() -> list[str]:
     return sorted(file.stem for file in PRESETS.glob("*.json"))
 
 
-def load_model(model: str | Path) -> ModelGraph:
+def load_model(model: str | Path, *, mtp: bool = False) -> ModelGraph:
     """Return the graph of a model.
 
     Parameters
     ----------
     model
         A preset's name (``llama-3.1-8b``), the path of a ``config.json``, of a folder that holds one, or of
-        a YAML file with the fields of :class:`~meshwright.planner.blocks.DecoderSpec`.
+        a YAML file with the fields of :class:`~meshwright.planner.decoder.DecoderSpec`.
+    mtp
+        Whether the layers for multi-token prediction that the file names are part of the model, before its
+        head; else they are only counted.
 
     Raises
     ------
@@ -35,15 +38,15 @@ def load_model(model: str | Path) -> ModelGraph:
     from meshwright.planner.importers.simple import model_from_yaml
 
     if (name := str(model).lower()) in preset_names():
-        return model_from_config(read_config(PRESETS / f"{name}.json"), name)
+        return model_from_config(read_config(PRESETS / f"{name}.json"), name, mtp=mtp)
     path = Path(model)
     if not str(model) or not _exists(path):
         raise UnknownNameError(
             "model (a preset, a config.json, its folder, or a YAML file)", str(model), preset_names()
         )
     if path.suffix.lower() in (".yaml", ".yml"):
-        return model_from_yaml(path)
-    return model_from_config(read_config(path), _name(path))
+        return model_from_yaml(path, mtp=mtp)
+    return model_from_config(read_config(path), _name(path), mtp=mtp)
 
 
 def _exists(path: Path) -> bool:

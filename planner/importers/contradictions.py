@@ -1,6 +1,7 @@
 """Sizes that are fine one by one and impossible together, whatever file they came from."""
 
 from meshwright.planner.decoder import DecoderSpec
+from meshwright.planner.experts import Experts
 from meshwright.planner.importers.config import Config
 
 WIDEST_FFN = 100
@@ -13,5 +14,8 @@ def refuse_contradictions(config: Config, spec: DecoderSpec) -> None:
         config.refuse("key/value heads", spec.kv_heads, f"a divisor of the attention heads ({spec.heads})")
     if spec.ffn > WIDEST_FFN * spec.hidden:
         config.refuse("ffn", spec.ffn, f"at most {WIDEST_FFN} times hidden ({spec.hidden})")
+    for feed in spec.feeds:
+        if isinstance(feed, Experts) and feed.topk > feed.experts:
+            config.refuse("experts of a token", feed.topk, f"at most the routed experts ({feed.experts})")
     if spec.positions == "learned" and spec.position_rows < 1:
         config.refuse("position_rows", spec.position_rows, "at least 1 where positions are learned")

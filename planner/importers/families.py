@@ -39,9 +39,6 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """Names under which Llama's layers were published."""
 
-NESTED: Final[Mapping[str, str]] = {"gemma3": "gemma3_text"}
-"""Models of several parts whose text part is planned: ``model_type`` -> its family."""
-
 GENERIC: Final = Family(
     None,
     {

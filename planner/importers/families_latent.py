@@ -18,6 +18,12 @@ from meshwright.planner.importers.family import (
 from meshwright.planner.importers.mixing import head_dim, indexer, latent
 from meshwright.planner.importers.routing import EXPERT_WIDTH, experts, shared_experts
 from meshwright.planner.importers.rules import Rule, floor, same_as, size
+from meshwright.planner.importers.unsupported import HYBRID
+
+
+def heads(nope: int, rope: int) -> dict[str, Rule]:
+    """Return the rules for heads of latent attention: each has its own key and value."""
+    return {"kv_heads": same_as("heads"), "head_dim": head_dim(nope, rope)}
 
 
 def _deepseek_v3(index: Rule | None = None, length: int = 4096) -> dict[str, Rule]:
@@ -25,7 +31,7 @@ def _deepseek_v3(index: Rule | None = None, length: int = 4096) -> dict[str, Rul
         **LLAMA,
         **ATTENTION_BIAS,
         **sizes(7168, 61, 128, 18432, 129280, 128, length=length),
-        "head_dim": head_dim(128, 64),
+        **heads(128, 64),
         "mixers": latent(512, 128, 64, 128, 1536, index),
         "feeds": grouped(8, 4, first=3, shared=1, number=256, topk=8, width=2048),
         **mtp_layers(),
@@ -38,24 +44,28 @@ LATENT_FAMILIES: Final[Mapping[str, Family]] = {
         {
             **LLAMA,
             **LLAMA_BIAS,
-            "head_dim": head_dim(128, 64),
+            **sizes(4096, 32, 32, 11008, 102400, length=2048),
+            **heads(128, 64),
             "mixers": latent(512, 128, 64, 128, 1536),
             "feeds": grouped(1, 1, first=0, shared=2, number=64, width=1407),
         },
     ),
     "deepseek_v3": Family("DeepseekV3DecoderLayer", _deepseek_v3()),
-    "deepseek_v32": Family("DeepseekV32DecoderLayer", _deepseek_v3(indexer(64, 128, 2048), 163840)),
+    "deepseek_v32": Family(
+        "DeepseekV32DecoderLayer", _deepseek_v3(indexer(64, 128, 2048), 163840), reads=(HYBRID,)
+    ),
     "glm_moe_dsa": Family(
         "GlmMoeDsaDecoderLayer",
         {
             **LLAMA,
             **ATTENTION_BIAS,
             **sizes(6144, 78, 64, 12288, 154880, 64, length=202752),
-            "head_dim": head_dim(192, 64),
+            **heads(192, 64),
             "mixers": latent(512, 192, 64, 256, 2048, indexer(32, 128, 2048)),
             "feeds": grouped(1, 1, first=3, shared=1, number=256, topk=8, width=2048),
             **mtp_layers(),
         },
+        reads=(HYBRID,),
     ),
     "minicpm3": Family(
         "MiniCPM3DecoderLayer",
@@ -64,7 +74,7 @@ LATENT_FAMILIES: Final[Mapping[str, Family]] = {
             **LLAMA_BIAS,
             **sizes(2560, 62, 40, 6400, 73448, 40, length=32768),
             **tied(True),
-            "head_dim": head_dim(64, 32),
+            **heads(64, 32),
             "mixers": latent(256, 64, 32, floor("hidden", "heads"), 768),
         },
     ),
@@ -82,5 +92,6 @@ LATENT_FAMILIES: Final[Mapping[str, Family]] = {
             ),
             **mtp_layers(),
         },
+        reads=(HYBRID,),
     ),
 }

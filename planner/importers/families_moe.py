@@ -195,7 +195,12 @@ MOE_FAMILIES: Final[Mapping[str, Family]] = {
             **sizes(2560, 28, 20, 12288, 103424, 4, length=131072),
             "head_bias": flag("use_bias"),
             "feeds": experts(
-                number=64, topk=6, default_width=1536, routed=routed_layers(1), shared=shared_experts(2)
+                number=64,
+                topk=6,
+                default_width=1536,
+                routed=routed_layers(1),
+                shared=shared_experts(2),
+                router_bias=YES,
             ),
             **mtp_layers(),
         },

@@ -1,7 +1,6 @@
 """From a Hugging Face ``config.json`` to a model graph, by the tables of the families."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec
@@ -9,7 +8,7 @@ from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.builders import find_builder
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.contradictions import refuse_contradictions
-from meshwright.planner.importers.families import ALIASES, FAMILIES, GENERIC, NESTED
+from meshwright.planner.importers.families import ALIASES, FAMILIES, GENERIC
 from meshwright.planner.importers.family import Family
 from meshwright.planner.importers.rules import read_fields
 from meshwright.planner.importers.unsupported import EXPERTS, LATENT, refuse_unsupported
@@ -43,10 +42,9 @@ def model_from_config(config: Config, name: str, *, mtp: bool = False) -> ModelG
     builder = find_builder(config)
     if builder is not None:
         return builder(config, name)
-    config, notes = _text_part(config)
     read = read_decoder(config)
     return decoder_graph(
-        read.spec, name, family=read.family, block_class=read.block_class, notes=notes + read.notes, mtp=mtp
+        read.spec, name, family=read.family, block_class=read.block_class, notes=read.notes, mtp=mtp
     )
 
 
@@ -70,18 +68,6 @@ def _read_by(family: Family) -> tuple[str, ...]:
     experts = (EXPERTS,) if "feeds" in family.rules else ()
     latent = (LATENT,) if "mixers" in family.rules else ()
     return *experts, *latent, *family.reads
-
-
-def _text_part(config: Config) -> tuple[Config, tuple[str, ...]]:
-    """Return the text part of a model with several parts if its family is known, else the whole."""
-    family = NESTED.get(config.model_type)
-    inner = config.values.get("text_config")
-    if family is None or not isinstance(inner, Mapping):
-        return config, ()
-    tied = {k: v for k, v in config.values.items() if k == "tie_word_embeddings"}
-    values = {**tied, **inner, "model_type": family}
-    note = f"{config.model_type}: only the text part is planned; its vision tower is left out"
-    return replace(config, values=values), (note,)
 
 
 def _assumption(config: Config, spec: DecoderSpec) -> str:

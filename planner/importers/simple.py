@@ -41,7 +41,7 @@ CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
 }
 
 
-def model_from_yaml(path: Path) -> ModelGraph:
+def model_from_yaml(path: Path, *, mtp: bool = False) -> ModelGraph:
     """Return the graph of a YAML file; raises ModelConfigError naming the field."""
     try:
         values = parse_yaml(read_text(path, SIZE_LIMIT_BYTES), str(path))
@@ -51,8 +51,8 @@ def model_from_yaml(path: Path) -> ModelGraph:
     if "model_type" in values:
         from meshwright.planner.importers.hf import model_from_config
 
-        return model_from_config(config, path.stem)
-    return decoder_graph(_spec(config), path.stem, family="yaml")
+        return model_from_config(config, path.stem, mtp=mtp)
+    return decoder_graph(_spec(config), path.stem, family="yaml", mtp=mtp)
 
 
 def _spec(config: Config) -> DecoderSpec:
