@@ -79,16 +79,18 @@ def is_feed(name: str) -> bool:
     return _stem(name) in _FEED
 
 
-def targeted(op: Gemm | ExpertGemm, family: str, targets: Sequence[str]) -> tuple[tuple[str, Module], ...]:
-    """Return the modules of a product that get adapters, each with the target that named it."""
+def targeted(
+    op: Gemm | ExpertGemm, family: str, targets: Sequence[str]
+) -> tuple[tuple[frozenset[str], Module], ...]:
+    """Return the modules of a product that get adapters, each with the targets that name it."""
     groups = [EXPERTS] if op.expert else [ALL_LINEAR, MLP if is_feed(op.name) else ATTENTION]
     found = []
     for module in modules(op, family):
         own = [] if op.expert else [module.name]
         names = {*groups, *own, op.name}
-        hit = next((t for t in targets if t in names or _plain(t) in own), None)
-        if hit is not None:
-            found.append((hit, module))
+        hits = frozenset(t for t in targets if t in names or _plain(t) in own)
+        if hits:
+            found.append((hits, module))
     return tuple(found)
 
 

@@ -94,7 +94,7 @@ def _check_names(graph: ModelGraph, tuning: Tuning) -> None:
 
 def _check_targets(graph: ModelGraph, tuning: Tuning) -> None:
     products = [op for op in _block_operators(graph) if isinstance(op, Gemm | ExpertGemm)]
-    hits = {hit for op in products for hit, _ in targeted(op, graph.family, tuning.targets)}
+    hits = {t for op in products for named, _ in targeted(op, graph.family, tuning.targets) for t in named}
     missing = [t for t in tuning.targets if t not in hits]
     if missing:
         names = dict.fromkeys(

@@ -8,6 +8,7 @@ import pytest
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice, choice
 from meshwright.planner.job import Job
+from meshwright.planner.tuning import Tuning
 
 CHOICES: list[tuple[Any, list[Any], list[Any]]] = [
     (4, [4], [2, 8]),
@@ -54,6 +55,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"headroom": -0.1}, "headroom"),
     ({"headroom": float("nan")}, "headroom"),
     ({"batch": 3}, "'batch' is not a field"),
+    ({"target_length": 0}, "target_length"),
+    ({"image_tokens": -1}, "image_tokens"),
+    ({"tuning": "lora:r=0"}, "tuning: rank 0"),
+    ({"tuning": 16}, "tuning: 16"),
+    ({"expert_load": 0.9}, "expert_load: 0.9 is not a number of at least 1"),
+    ({"expert_load": True}, "expert_load"),
+    ({"expert_load": float("nan")}, "expert_load"),
+    ({"mtp": "yes"}, "mtp: 'yes' is not true or false"),
     ({"pins": {"speed": 3}}, "speed"),
 ]
 
@@ -67,6 +76,27 @@ def test_a_bad_field_is_named(changes: dict[str, Any], told: str) -> None:
 def test_an_unknown_decision_is_refused_whoever_builds_the_job() -> None:
     with pytest.raises(MeshwrightError, match="'speed' is not a decision"):
         Job(8, 128, choices={"speed": Choice()})
+
+
+def test_a_tuning_is_read_from_text_and_mappings_alike() -> None:
+    text, mapping = (Job(8, 128, tuning=t) for t in ("lora:r=8", {"kind": "lora", "rank": 8}))  # type: ignore[arg-type]
+    assert text == mapping
+    assert text.tuning == Tuning("lora", 8)
+    assert Job(8, 128).tuning == Tuning()
+
+
+def test_lengths_and_the_experts_load_are_kept() -> None:
+    job = Job.from_mapping(
+        {
+            "global_batch_size": 8,
+            "sequence_length": 128,
+            "target_length": 64,
+            "image_tokens": 32,
+            "expert_load": 1.25,
+            "mtp": True,
+        }
+    )
+    assert (job.target_length, job.image_tokens, job.expert_load, job.mtp) == (64, 32, 1.25, True)
 
 
 def test_pins_become_choices() -> None:

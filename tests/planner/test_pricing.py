@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from meshwright.costmodels.memory import ITEMS
-from meshwright.planner.pricing import counts, loss_name, model_flops, price_plan
+from meshwright.planner.graph import Stream
+from meshwright.planner.pricing import counts, loss_name, model_flops, peak_flops_per_s, price_plan, setting
 from tests.planner.emit.cases import case
 from tests.strategies import launchable
 
@@ -34,6 +35,45 @@ def test_model_flops_are_about_six_a_parameter_and_token() -> None:
     products = problem.model.parameters - 128256 * 4096
     attention = 32 * 6 * 8192 * 4096  # 12 s h a layer and token, causal half
     assert model_flops(problem) == pytest.approx(tokens * (6 * products + attention), rel=0.01)
+
+
+def test_frozen_weights_count_no_gradient_of_their_own() -> None:
+    """4 N D forward and backward through frozen products (LoRA), 6 a trained parameter, attention as ever."""
+    full, _ = case(tp=4, pp=2)
+    lora, _ = case(tp=4, pp=2, job={"tuning": "lora:r=16"})
+    tokens = 128 * 8192
+    products = full.model.parameters - 128256 * 4096
+    saved = model_flops(full) - model_flops(lora)
+    assert saved == pytest.approx(tokens * (2 * products - 6 * 41_943_040), rel=1e-3)
+
+
+def test_layers_without_a_backward_pass_count_once() -> None:
+    full, _ = case(tp=4, pp=2)
+    head = case(tp=4, pp=2, job={"tuning": "freeze:layers=32"})[0]
+    only = 128 * 8192 * 4 * 128256 * 4096  # what the head adds to one forward pass
+    assert model_flops(head) == pytest.approx(model_flops(full) / 3 + only, rel=1e-3)
+
+
+def test_an_estimate_tells_what_is_trained() -> None:
+    got = price_plan(*case(tp=4, pp=2, job={"tuning": "lora:r=16"}))
+    assert got.trainable_parameters == 41_943_040
+    assert got.parameters == 8_030_261_248 + 41_943_040
+    whole = price_plan(*case(tp=4, pp=2))
+    assert whole.trainable_parameters == whole.parameters == 8_030_261_248
+
+
+def test_utilisation_is_told_against_the_fastest_products_of_the_recipe() -> None:
+    bf16, fp8 = (case(tp=4, pp=2, job={"precision": p})[0] for p in ("bf16", "fp8"))
+    peaks = fp8.cluster.accelerator.peak_flops_per_s
+    assert (peak_flops_per_s(bf16), peak_flops_per_s(fp8)) == (peaks["bf16"], peaks["fp8"])
+
+
+def test_the_setting_has_the_jobs_lengths_and_load() -> None:
+    problem, _ = case(job={"expert_load": 1.5})
+    towered = replace(problem, base=replace(problem.base, streams=(Stream("vision", "image", 4.0),)))
+    seen = setting(replace(towered, job=replace(problem.job, image_tokens=100)))
+    assert (seen.sequence_length, seen.expert_load) == (8192 + 100, 1.5)
+    assert seen.lengths("vision").sequence_length == 400
 
 
 def test_the_bill_is_devices_times_hours_times_price() -> None:

@@ -1,5 +1,6 @@
 """Problems load names, paths and objects alike, and look every name up at once."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,3 +32,31 @@ def test_an_unknown_name_is_refused_at_once(name: str, value: str) -> None:
     job: dict[str, Any] = {**JOB, name: value}
     with pytest.raises(MeshwrightError, match=value):
         Problem.load(model(), cluster("dgx-h100:2"), job)
+
+
+def test_the_model_of_a_problem_is_what_its_job_trains() -> None:
+    plain = Problem.load(model(), cluster("dgx-h100:2"), JOB)
+    tuned = Problem.load(model(), cluster("dgx-h100:2"), {**JOB, "tuning": "lora:r=16"})
+    assert plain.model is model()
+    assert tuned.model.parameters == plain.model.parameters + 41_943_040
+    again = replace(tuned, job=replace(tuned.job, tuning="full"))  # type: ignore[arg-type]
+    assert again.model == plain.model
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tuning": "lora:targets=z"}, "'z' names no product"),
+        ({"image_tokens": 64}, "reads no images"),
+        ({"target_length": 64}, "is no encoder-decoder"),
+    ],
+)
+def test_a_job_that_asks_for_what_the_model_has_not_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(MeshwrightError, match=said):
+        Problem.load(model(), cluster("dgx-h100:2"), {**JOB, **changes})
+
+
+def test_a_graph_without_its_prediction_layers_cannot_train_them() -> None:
+    graph = replace(model(), mtp_parameters=10)
+    with pytest.raises(MeshwrightError, match=r"mtp: the graph of llama-3\.1-8b was built without"):
+        Problem.load(graph, cluster("dgx-h100:2"), {**JOB, "mtp": True})
