@@ -5,31 +5,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.pipeline import (
-    EVENTS,
-    base_paths,
-    critical_path,
-    path_length,
-    simulate,
-    uniform_bound,
-)
-from meshwright.costmodels.schedule import BACKWARD, FORWARD, build
+from meshwright.costmodels.disciplines import DISCIPLINES
+from meshwright.costmodels.paths import base_paths, critical_path, path_length
+from meshwright.costmodels.pipeline import EVENTS, simulate
+from meshwright.costmodels.pipeline_bounds import uniform_bound
+from meshwright.costmodels.schedule import BACKWARD, FORWARD, WEIGHT, build, legal, names
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 from tests.strategies import schedules, seconds, timed_schedules
 
 ROUNDING = 1 + 1e-12
 
 
-def oracle(schedule, forward_s, backward_s, transfer_s):
-    """Run every rank's list in a plain loop; return (end, start of last backward) per rank.
+def oracle(schedule, forward_s, backward_s, transfer_s, weight_s):
+    """Run every rank's list in a plain loop; return (end, start of last backward or weight) per rank.
 
-    Knows only the order of each rank and that F needs F before, B needs B after, and the turn at the end.
+    Knows only the order of each rank and that F needs F before, B needs B after, the turn at the end, W needs
+    its B, and that a whole backward hands on its gradient after its W.
     """
     last = schedule.pp * schedule.vpp - 1
-    queues = [
-        [(int(schedule.kind[i]), int(schedule.chunk[i]), int(schedule.microbatch[i])) for i in mine]
-        for mine in (np.flatnonzero(schedule.rank == rank) for rank in range(schedule.pp))
-    ]
+    orders = DISCIPLINES[schedule.name].orders(schedule.pp, schedule.vpp, schedule.num_microbatches)
+    lives = {int(c): rank for rank, chunks in enumerate(schedule.chunks_of_rank) for c in chunks}
+    queues, whole = [], set()
+    for order, chunks in zip(orders, schedule.chunks_of_rank, strict=True):
+        passes = zip(
+            order.kind.tolist(), chunks[order.place].tolist(), order.microbatch.tolist(), strict=True
+        )
+        queue = list(passes)
+        whole |= {(c, m) for (_, c, m), is_whole in zip(queue, order.whole, strict=True) if is_whole}
+        queues.append(queue)
+    final = WEIGHT if schedule.split else BACKWARD
     done, clock, last_start = {}, [0.0] * schedule.pp, [0.0] * schedule.pp
     while any(queues):
         for rank, queue in enumerate(queues):
@@ -37,18 +41,21 @@ def oracle(schedule, forward_s, backward_s, transfer_s):
                 kind, chunk, microbatch = queue[0]
                 if kind == FORWARD:
                     needed = (FORWARD, chunk - 1, microbatch) if chunk else None
+                elif kind == WEIGHT:
+                    needed = (BACKWARD, chunk, microbatch)
+                elif chunk == last:
+                    needed = (FORWARD, last, microbatch)
                 else:
-                    needed = (
-                        (BACKWARD, chunk + 1, microbatch) if chunk < last else (FORWARD, last, microbatch)
-                    )
+                    ready = WEIGHT if (chunk + 1, microbatch) in whole else BACKWARD
+                    needed = (ready, chunk + 1, microbatch)
                 if needed is not None and needed not in done:
                     break
-                same_rank = needed is None or needed[1] % schedule.pp == rank
+                same_rank = needed is None or lives[needed[1]] == rank
                 arrival = 0.0 if needed is None else done[needed] + (0.0 if same_rank else transfer_s)
                 start = max(clock[rank], arrival)
-                clock[rank] = start + (backward_s if kind == BACKWARD else forward_s)[chunk]
+                clock[rank] = start + (forward_s, backward_s, weight_s)[kind][chunk]
                 done[queue.pop(0)] = clock[rank]
-                last_start[rank] = start if kind == BACKWARD else last_start[rank]
+                last_start[rank] = start if kind == final else last_start[rank]
     return clock, last_start
 
 
@@ -58,9 +65,8 @@ def events_of(times):
 
 @given(timed_schedules())
 def test_agrees_with_an_independent_simulator(case):
-    schedule, forward_s, backward_s, transfer_s = case
-    times = simulate(schedule, forward_s, backward_s, transfer_s)
-    end_s, start_s = oracle(schedule, forward_s, backward_s, transfer_s)
+    times = simulate(*case)
+    end_s, start_s = oracle(*case)
     assert times.end_s.tolist() == end_s
     assert times.last_backward_start_s.tolist() == start_s
 
@@ -97,15 +103,12 @@ def test_interleaving_divides_the_bubble_by_vpp(pp, vpp, groups, forward_s, back
 
 @given(timed_schedules(), st.data())
 def test_no_time_falls_when_a_duration_rises(case, data):
-    schedule, forward_s, backward_s, transfer_s = case
+    schedule, *given_s = case
     chunk = data.draw(st.integers(0, schedule.num_chunks - 1))
     more = np.eye(schedule.num_chunks)[chunk] * data.draw(seconds())
-    before = simulate(schedule, forward_s, backward_s, transfer_s)
-    for slower in (
-        simulate(schedule, forward_s + more, backward_s, transfer_s),
-        simulate(schedule, forward_s, backward_s + more, transfer_s),
-        simulate(schedule, forward_s, backward_s, transfer_s + more.max()),
-    ):
+    before = simulate(*case)
+    for which, extra in enumerate((more, more, more.max(), more * schedule.split)):
+        slower = simulate(schedule, *(t + extra * (i == which) for i, t in enumerate(given_s)))
         assert (slower.end_s >= before.end_s).all()
         assert (slower.last_backward_start_s >= before.last_backward_start_s).all()
 
@@ -113,12 +116,13 @@ def test_no_time_falls_when_a_duration_rises(case, data):
 @given(timed_schedules())
 def test_a_micro_batch_more_takes_longer(case):
     schedule, *times = case
-    group = schedule.pp if schedule.vpp > 1 else 1
-    m = schedule.num_microbatches // group * group
-    shorter, longer = (
-        simulate(build(schedule.name, schedule.pp, schedule.vpp, count), *times) for count in (m, m + group)
-    )
-    assert (longer.end_s >= shorter.end_s).all()
+    name, pp, vpp = schedule.name, schedule.pp, schedule.vpp
+    group = pp if vpp > 1 else 1
+    m = max(schedule.num_microbatches // group, 2 if name == "dualpipev" else 1) * group
+    shorter, longer = (simulate(build(name, pp, vpp, count), *times) for count in (m, m + group))
+    assert longer.makespan_s >= shorter.makespan_s
+    if not schedule.split:
+        assert (longer.end_s >= shorter.end_s).all()
 
 
 @given(timed_schedules(), st.integers(-8, 8))
@@ -131,23 +135,28 @@ def test_the_unit_of_time_does_not_matter(case, exponent):
 
 @given(timed_schedules())
 def test_a_rank_is_done_no_earlier_than_it_has_worked(case):
-    schedule, forward_s, backward_s, transfer_s = case
-    times = simulate(schedule, forward_s, backward_s, transfer_s)
-    work = (forward_s + backward_s)[schedule.chunks_of_rank].sum(axis=1)
+    schedule, forward_s, backward_s, transfer_s, weight_s = case
+    times = simulate(*case)
+    work = (forward_s + backward_s + weight_s)[schedule.chunks_of_rank].sum(axis=1)
     assert times.busy_s == pytest.approx(schedule.num_microbatches * work)
     assert (times.end_s * ROUNDING >= times.busy_s).all()
     assert times.makespan_s == times.end_s.max()
-    hops = 2 * (schedule.num_chunks - 1) * (schedule.pp > 1)
+    hops = 2 * (np.diff(schedule.rank_of_chunk) != 0).sum()
     assert times.makespan_s * ROUNDING >= forward_s.sum() + backward_s.sum() + hops * transfer_s
 
 
 @given(timed_schedules())
-def test_the_last_backward_starts_before_its_rank_ends(case):
-    """Every schedule here ends with a backward of the first chunk of the rank."""
-    schedule, _, backward_s, _ = case
+def test_the_pass_that_completes_the_gradients_ends_each_rank(case):
+    """A backward of the first chunk of the rank, or a weight pass: the gradient reduction begins with it."""
+    schedule, _, backward_s, _, weight_s = case
     times = simulate(*case)
-    first = schedule.chunks_of_rank[:, 0]
-    assert (times.last_backward_start_s + backward_s[first] == times.end_s).all()
+    last = schedule.last_operation()
+    assert (schedule.kind[last] == (WEIGHT if schedule.split else BACKWARD)).all()
+    chunk = schedule.chunk[last]
+    if not schedule.split:
+        assert chunk.tolist() == schedule.chunks_of_rank[:, 0].tolist()
+    final_s = (weight_s if schedule.split else backward_s)[chunk]
+    assert (times.last_backward_start_s + final_s == times.end_s).all()
 
 
 def test_ten_thousand_plans_in_one_call_equal_one_by_one(monkeypatch):
@@ -174,6 +183,7 @@ def test_ten_thousand_plans_in_one_call_equal_one_by_one(monkeypatch):
         ((1, -1, 0), ["backward_s = -1.0", "at least 0"]),
         ((1, 1, np.inf), ["transfer_s = inf", "finite"]),
         ((np.nan, 1, 0), ["forward_s = nan"]),
+        ((1, 1, 0, 0.5), ["weight_s = 0.5", "'1f1b'", "backward_s"]),
     ],
 )
 def test_refusals_name_the_field(times, words):
@@ -188,7 +198,7 @@ def test_a_critical_path_is_as_long_as_the_event_is_late(case, data):
     simulated = events_of(simulate(schedule, *times))
     for event in EVENTS:
         rank = data.draw(st.integers(0, schedule.pp - 1))
-        path = critical_path(schedule, *times, rank, event)
+        path = critical_path(schedule, *times[:3], rank, event, times[3])
         assert (path.rank, path.event) == (rank, event)
         assert path_length(path, *times) == pytest.approx(simulated[event][rank], rel=1e-12)
 
@@ -197,9 +207,16 @@ def test_a_critical_path_is_as_long_as_the_event_is_late(case, data):
 def test_a_path_that_is_critical_somewhere_is_a_bound_everywhere(case, data):
     schedule, *times = case
     n = schedule.num_chunks
-    elsewhere = [np.array(data.draw(st.lists(seconds(), min_size=n, max_size=n))) for _ in range(2)]
+    forward_s, backward_s, weight_s = (
+        np.array(data.draw(st.lists(seconds(), min_size=n, max_size=n))) for _ in range(3)
+    )
     path = critical_path(
-        schedule, *elsewhere, data.draw(seconds()), data.draw(st.integers(0, schedule.pp - 1))
+        schedule,
+        forward_s,
+        backward_s,
+        data.draw(seconds()),
+        data.draw(st.integers(0, schedule.pp - 1)),
+        weight_s=schedule.split * weight_s,
     )
     assert path_length(path, *times) <= simulate(schedule, *times).end_s[path.rank] * ROUNDING
 
@@ -215,8 +232,8 @@ def test_base_paths_are_bounds_for_any_times(case):
 @given(schedules(), seconds())
 def test_base_paths_are_few_and_exact_for_equal_chunks(schedule, unit):
     paths = base_paths(schedule)
-    assert len(set(paths)) == len(paths) <= 10 * schedule.pp
-    times = unit, 2 * unit, unit / 100
+    assert len(set(paths)) == len(paths) <= 12 * schedule.pp
+    times = unit, unit * (1 if schedule.split else 2), unit / 100, unit * schedule.split
     simulated = events_of(simulate(schedule, *times))
     for event in EVENTS:
         for rank in range(schedule.pp):
@@ -224,14 +241,22 @@ def test_base_paths_are_few_and_exact_for_equal_chunks(schedule, unit):
             assert longest == pytest.approx(simulated[event][rank], rel=1e-12)
 
 
-@pytest.mark.parametrize(("name", "vpp"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2)])
-def test_base_paths_come_within_two_percent_of_nearly_equal_chunks(name, vpp):
+def smallest_vpp(name):
+    """One chunk a rank where the schedule allows it, else two."""
+    return 1 if legal(name, 8, 1, 32) is None else 2
+
+
+@pytest.mark.parametrize("name", names())
+def test_base_paths_come_within_three_percent_of_nearly_equal_chunks(name):
     """What makes them worth starting from: stages that a planner balances differ by some percent."""
-    schedule = build(name, 8, vpp, 32)
+    schedule = build(name, 8, smallest_vpp(name), 32)
     forward_s = 1 + 0.1 * np.random.default_rng(1).random((50, schedule.num_chunks))
-    times = forward_s, 2 * forward_s, 0.02
-    lengths = [path_length(p, *times) for p in base_paths(schedule) if (p.rank, p.event) == (0, "end")]
-    assert (np.max(lengths, axis=0) >= 0.98 * simulate(schedule, *times).end_s[:, 0]).all()
+    apart = 1.0 if schedule.split else 0.0
+    times = forward_s, (2 - apart) * forward_s, 0.02, apart * forward_s
+    end_s = simulate(schedule, *times).end_s
+    for rank in {0, 7} if schedule.split else {0}:
+        own = [path_length(p, *times) for p in base_paths(schedule) if (p.rank, p.event) == (rank, "end")]
+        assert (np.max(own, axis=0) >= (0.97 if name == "v_min" else 0.98) * end_s[:, rank]).all()
 
 
 def test_path_lengths_broadcast():
@@ -243,13 +268,14 @@ def test_path_lengths_broadcast():
 
 @given(timed_schedules())
 def test_no_split_of_the_work_beats_the_closed_form(case):
-    schedule, forward_s, backward_s, transfer_s = case
-    work = forward_s + backward_s
+    schedule, forward_s, backward_s, transfer_s, weight_s = case
+    work = forward_s + backward_s + weight_s
     fraction = max((f / w for f, w in zip(forward_s, work, strict=True) if w), default=0.0)
-    bound_s = uniform_bound(
-        schedule.name, schedule.pp, schedule.vpp, schedule.num_microbatches, work.sum(), fraction, transfer_s
-    )
-    assert bound_s <= simulate(*case).makespan_s * ROUNDING
+    sizes = schedule.name, schedule.pp, schedule.vpp, schedule.num_microbatches
+    makespan_s = simulate(*case).makespan_s
+    for weight in (weight_s.sum(), 2 * weight_s.sum(), np.inf):
+        bound_s = uniform_bound(*sizes, work.sum(), fraction, transfer_s, weight)
+        assert bound_s <= makespan_s * ROUNDING
 
 
 def cheapest_makespan_s(schedule, fraction, rounds=60, candidates=200):
@@ -305,3 +331,61 @@ def test_the_closed_form_prices_meshes_in_one_call():
 def test_the_closed_form_knows_its_schedules():
     with pytest.raises(UnknownNameError, match="1f1b"):
         uniform_bound("1f1", 2, 1, 4, 1.0, 0.5)
+
+
+def test_a_zero_bubble_by_hand():
+    """zb1p, two ranks, passes of 1 s. Rank 0: F F . B W B W; rank 1 from 1 s on: F B F B W W."""
+    times = simulate(build("zb1p", 2, 1, 2), 1, 1, 0, 1)
+    assert times.end_s.tolist() == [7, 7]
+    assert times.last_backward_start_s.tolist() == [6, 6]
+
+
+def test_a_whole_backward_hands_on_its_gradient_after_its_weight_pass():
+    """DualPipe-V, two ranks, 4 micro-batches: rank 1 runs chunks 1 and 2, whole backwards first."""
+    schedule = build("dualpipev", 2, 2, 4)
+    passes = zip(schedule.kind, schedule.chunk, schedule.microbatch, strict=True)
+    at = {key: i for i, key in enumerate(passes)}
+    needs = schedule.data[[at[BACKWARD, 1, m] for m in range(4)]].tolist()
+    assert needs == [at[WEIGHT, 2, 0], at[WEIGHT, 2, 1], at[WEIGHT, 2, 2], at[BACKWARD, 2, 3]]
+
+
+def idle_s(name, pp, m, *, forward_s=1.0, backward_s=1.0, weight_s=1.0):
+    """Most that a rank of equal chunks waits between its first and its last pass, the papers' bubble."""
+    schedule = build(name, pp, smallest_vpp(name), m)
+    times = simulate(schedule, forward_s, backward_s, 0, weight_s)
+    return (times.end_s - np.arange(pp) * forward_s - times.busy_s).max()
+
+
+@given(st.integers(2, 10), st.integers(0, 20), st.floats(0.5, 1.0), st.floats(0.1, 1.0))
+def test_zero_bubble_loops_have_the_published_bubbles(pp, more, forward_s, share):
+    """Qi et al. 2023, table 2, for W <= F <= B: (p - 1) (F + B - W) in ZB-H1, one W less in ZB-H2."""
+    passes = {"forward_s": forward_s, "weight_s": share * forward_s}
+    for name, hidden in (("zb1p", 1), ("zb2p", 2)):
+        published_s = (pp - 1) * (forward_s + 1 - hidden * share * forward_s)
+        assert idle_s(name, pp, 2 * pp + more, **passes) == pytest.approx(published_s, abs=1e-9)
+
+
+@pytest.mark.parametrize("pp", [8, 16, 24])
+def test_equal_passes_leave_the_published_bubbles(pp):
+    """ZB-V none, V-half half of 1F1B's, V-min two thirds (Qi et al. 2024): chunks are half a rank's share."""
+    plain_s = 2 * (pp - 1) * 3
+    assert idle_s("zbv", pp, 3 * pp) == 0
+    assert idle_s("v_half", pp, 3 * pp) == pytest.approx(plain_s / 2, rel=0.06)
+    assert idle_s("v_min", pp, 3 * pp) == pytest.approx(plain_s * 2 / 3, rel=0.06)
+
+
+@given(st.integers(2, 10), st.integers(0, 20), st.floats(0.5, 2.0), st.floats(0.1, 0.5))
+def test_dual_pipe_v_waits_no_longer_than_published(pp, more, forward_s, weight_s):
+    """github.com/deepseek-ai/DualPipe: (p - 1) (F&B + B - 3 W), B the whole one; F&B takes F + B here."""
+    whole_s = 2 * forward_s
+    passes = {"forward_s": forward_s, "backward_s": whole_s - weight_s, "weight_s": weight_s}
+    published_s = (pp - 1) * (forward_s + 2 * whole_s - 3 * weight_s)
+    assert 0 < idle_s("dualpipev", pp, 2 * pp + more, **passes) <= published_s
+
+
+def test_the_closed_form_counts_part_of_a_zero_bubble_schedule():
+    pp, m = 8, 32
+    ideal_s = m * 3.0
+    bound_s = uniform_bound("zb1p", pp, 1, m, 3.0 * pp, 1 / 3, weight_s=pp)
+    simulated_s = simulate(build("zb1p", pp, 1, m), 1, 1, 0, 1).makespan_s
+    assert bound_s - ideal_s >= 0.25 * (simulated_s - ideal_s) > 0

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.costmodels.schedule import build
 from meshwright.costmodels.step import chunk_times, fixed_bytes, price
 from meshwright.costmodels.tables import build_tables
 from tests.costmodels.cases import SMALL, even_counts, make_setting, make_strategies
@@ -34,7 +35,8 @@ def test_the_bubble_is_what_the_critical_rank_waits():
     setting, strategies = make_setting(), make_strategies(pp=2, num_microbatches=4)
     tables = replace(build_tables(setting, strategies), transfer_s=np.zeros(1), pass_s=np.zeros(1))
     counts = even_counts(SMALL, 2)
-    forward, backward = (c[0] for c in chunk_times(tables, np.array([0]), counts))
+    times = chunk_times(build("1f1b", 2, 1, 4), tables, np.array([0]), counts)
+    forward, backward, _ = (of[0] for of in times)
     got = price(setting, strategies, counts, tables)
     slow = int((forward + backward).argmax())
     assert slow == 1  # four blocks each, but the head weighs more than the embedding

@@ -82,7 +82,8 @@ def test_eight_bit_moments_keep_a_quarter(stage, dp, optimizer, stack, gradient)
         states(stage, dp, find_precision(name), optimizer, stack, gradient).optimizer_moments
         for name in ("bf16", "bf16-8bit")
     )
-    assert small * 4 == full
+    own = find_optimizer(optimizer.name).moment_bytes is not None
+    assert small * (1 if own else 4) == full
 
 
 @given(recipes, optimizers, gradients)
@@ -147,9 +148,9 @@ def test_recompute_frees_memory(spec, shape, flash):
     kind = block_kind(spec, USUAL)
     ops = (replace(op, flash=flash) if isinstance(op, Attention) else op for op in kind.operators)
     kind = replace(kind, operators=tuple(ops))
-    none, selective, full = (float(saved_bytes(kind, mode, shape)) for mode in MODES)
-    assert full < selective < none
-    assert full == float(input_bytes(kind, shape))
+    kept = {mode: float(saved_bytes(kind, mode, shape)) for mode in MODES}
+    assert 0 == kept["offload"] < kept["full"] < kept["selective"] == kept["moe"] < kept["none"]
+    assert kept["full"] == float(input_bytes(kind, shape))
 
 
 @given(decoders(), work_shapes(tps=(2,)))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.costmodels.memory import ITEMS
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.step import CAUSES, price
 from meshwright.costmodels.tables import build_tables
 from tests.costmodels.cases import even_counts, make_strategies
@@ -177,7 +178,7 @@ def test_degrees_of_one_have_no_communication(plan):
 def test_one_device_takes_the_time_of_its_layers(setting, micro, zero, m):
     one = make_strategies(micro_batch_size=micro, zero_stage=zero, num_microbatches=m)
     tables = build_tables(setting, one)
-    counts = np.zeros((1, 1, len(setting.kinds), 3), dtype=np.int64)
+    counts = np.zeros((1, 1, len(setting.kinds), len(MODES)), dtype=np.int64)
     counts[:, :, :, 0] = 1
     got = price(setting, one, counts, tables)
     layers = m * (tables.forward_s.sum() + tables.backward_s[:, :, 0].sum())
