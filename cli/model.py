@@ -11,12 +11,13 @@ from meshwright.hardware.units import flops_to_gflops, flops_to_mflops
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from meshwright.planner.graph import ModelGraph
     from meshwright.planner.model_summary import ModelSummary
 
 LONGEST = 2_000_000_000
 LEGEND = (
-    "Of one layer: parameters, MFLOPs forward for a token, and bytes kept for the backward pass for a token "
-    "under each recompute mode (16 bits, one device)."
+    "How many layers (#), and of one: parameters, MFLOPs forward for a token, and bytes kept for a token for "
+    "the backward pass under each recompute mode (16 bits, one device)."
 )
 
 
@@ -38,6 +39,16 @@ def model(
         bool,
         typer.Option("--unfused-attention", help="Count attention scores kept in memory (no flash kernel)."),
     ] = False,
+    image_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--image-tokens", metavar="N", help="Tokens that images add to a sequence.", show_default=False
+        ),
+    ] = None,
+    mtp: Annotated[
+        bool,
+        typer.Option("--mtp", help="Count the multi-token-prediction layers that the file names as well."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> ExitCode:
     """Show a model's layers, parameters, FLOPs and activation bytes; without a name, list the presets."""
@@ -46,9 +57,11 @@ def model(
 
     if name is None:
         return _list_presets(as_json=as_json)
-    if sequence_length is not None and not 1 <= sequence_length <= LONGEST:
-        raise MeshwrightError(f"--seq-len: {sequence_length} is not between 1 and {LONGEST} tokens")
-    summary = summarise(load_model(name), sequence_length, flash_attention=not unfused)
+    for option, tokens in (("--seq-len", sequence_length), ("--image-tokens", image_tokens)):
+        if tokens is not None and not 1 <= tokens <= LONGEST:
+            raise MeshwrightError(f"{option}: {tokens} is not between 1 and {LONGEST} tokens")
+    graph = load_model(name, mtp=mtp)
+    summary = summarise(graph, sequence_length, flash_attention=not unfused, image_tokens=image_tokens)
     if as_json:
         from meshwright.cli.tables import write_json
 
@@ -83,7 +96,8 @@ def _as_data(summary: "ModelSummary") -> dict[str, Any]:
         "max_sequence_length": graph.max_sequence_length,
         "tied": bool(graph.tied),
         "parameters": graph.parameters,
-        "active_parameters": graph.parameters,
+        "active_parameters": graph.active_parameters,
+        "mtp_parameters": graph.mtp_parameters,
         "sequence_length": summary.sequence_length,
         "flash_attention": summary.flash_attention,
         "forward_flops_per_token": summary.forward_flops_per_token,
@@ -109,16 +123,15 @@ def _show(summary: "ModelSummary") -> None:
     """Print facts, one line for each layer kind, totals and notes."""
     from meshwright.cli.tables import bullets, facts, plain, screen, section
 
-    graph, sizes = summary.graph, summary.graph.attributes
+    graph = summary.graph
     console = screen()
     console.print(plain(graph.name, "bold"))
-    heads = f"{sizes['heads']} query heads, {sizes['kv_heads']} key/value heads of {sizes['head_dim']}"
     rows = [
         ("family", graph.family),
-        ("parameters", f"{graph.parameters:,}" + (" (tied embeddings)" if graph.tied else "")),
-        ("sizes", f"hidden {graph.hidden_size:,}, ffn {sizes['ffn']:,}, vocabulary {graph.vocab_size:,}"),
-        ("attention", heads),
-        ("positions", f"{sizes['positions']}, {_length(graph.max_sequence_length)}"),
+        ("parameters", _parameters(graph)),
+        ("sizes", _sizes(graph)),
+        *_attention(graph),
+        ("positions", f"{graph.attributes.get('positions', 'none')}, {_length(graph.max_sequence_length)}"),
         ("a token costs", _flops(summary)),
         ("a token keeps", _kept(summary)),
     ]
@@ -129,6 +142,35 @@ def _show(summary: "ModelSummary") -> None:
         console.print(*section("Assumed", bullets(graph.notes)), sep="\n")
 
 
+def _parameters(graph: "ModelGraph") -> str:
+    """Return all parameters, what one token passes through, and what is told apart."""
+    words = f"{graph.parameters:,}" + (" (tied embeddings)" if graph.tied else "")
+    if graph.active_parameters < graph.parameters:
+        words += f", {graph.active_parameters:,} active"
+    if graph.mtp_parameters:
+        words += f", {graph.mtp_parameters:,} more for multi-token prediction"
+    return words
+
+
+def _sizes(graph: "ModelGraph") -> str:
+    """Return the widths and, where there are any, the experts."""
+    sizes = graph.attributes
+    words = f"hidden {graph.hidden_size:,}, ffn {sizes.get('ffn', 0):,}, vocabulary {graph.vocab_size:,}"
+    if "experts" not in sizes:
+        return words
+    shared = f", shared {sizes['shared']:,}" if sizes["shared"] else ""
+    return f"{words}, {sizes['experts']} experts of {sizes['expert_ffn']:,}, {sizes['topk']} a token{shared}"
+
+
+def _attention(graph: "ModelGraph") -> list[tuple[str, str]]:
+    """Return the line about heads, none for a model without attention."""
+    sizes = graph.attributes
+    if not sizes.get("heads"):
+        return []
+    heads = f"{sizes['heads']} query heads, {sizes['kv_heads']} key/value heads of {sizes['head_dim']}"
+    return [("attention", heads)]
+
+
 def _flops(summary: "ModelSummary") -> str:
     """Return what a token costs, and how that is counted."""
     forward = flops_to_gflops(summary.forward_flops_per_token)
@@ -137,10 +179,18 @@ def _flops(summary: "ModelSummary") -> str:
     return f"{forward:,.2f} GFLOPs forward, {training:,.2f} forward and backward ({counted})"
 
 
+def _shown(summary: "ModelSummary") -> tuple[str, ...]:
+    """Return the recompute modes that the page shows: ``moe`` where it differs, ``offload`` never."""
+    kept = summary.activation_bytes_per_token
+    return tuple(
+        mode for mode in kept if mode != "offload" and (mode != "moe" or kept["moe"] < kept["selective"])
+    )
+
+
 def _kept(summary: "ModelSummary") -> str:
     """Return what the whole model keeps for a token, by recompute mode."""
-    kept = summary.activation_bytes_per_token.items()
-    return ", ".join(f"{n_bytes:,.0f} bytes ({mode})" for mode, n_bytes in kept)
+    kept = summary.activation_bytes_per_token
+    return ", ".join(f"{kept[mode]:,.0f} bytes ({mode})" for mode in _shown(summary))
 
 
 def _length(tokens: int | None) -> str:
@@ -150,14 +200,13 @@ def _length(tokens: int | None) -> str:
 def _kind_table(summary: "ModelSummary") -> "Table":
     """Return a line for each kind."""
     from meshwright.cli.tables import grid
-    from meshwright.costmodels.recompute import MODES
 
-    headers = ("Kind", "Layers", "Parameters", "MFLOPs", *MODES)
+    modes = _shown(summary)
+    headers = ("Kind", "#", "Parameters", "MFLOPs", *modes)
     table = grid(*headers, right=range(1, len(headers)))
-    table.columns[0].no_wrap = True
-    table.padding = (0, 1, 0, 0)  # the longest names and numbers fit 80 columns
+    table.padding = (0, int("moe" not in modes), 0, 0)  # numbers fit 80 columns, and names but the longest
     for kind in summary.kinds:
-        kept = (f"{kind.activation_bytes_per_token[mode]:,.0f}" for mode in MODES)
+        kept = (f"{kind.activation_bytes_per_token[mode]:,.0f}" for mode in modes)
         flops = f"{flops_to_mflops(kind.forward_flops_per_token):,.1f}"
         table.add_row(kind.name, f"{kind.layers}", f"{kind.parameters:,}", flops, *kept)
     return table

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.recompute import MODES, saved_bytes
 from meshwright.costmodels.operators import LayerKind
+from meshwright.costmodels.recompute import MODES, saved_bytes
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.graph import ModelGraph
+from meshwright.planner.job import Job
+from meshwright.planner.lengths import check_lengths, main_length, sample_shape
 
 DEFAULT_SEQUENCE_LENGTH: Final = 4096
 """Where none is asked for and the model's positions allow it."""
@@ -70,9 +72,13 @@ class ModelSummary:
 
 
 def summarise(
-    graph: ModelGraph, sequence_length: int | None = None, *, flash_attention: bool = True
+    graph: ModelGraph,
+    sequence_length: int | None = None,
+    *,
+    flash_attention: bool = True,
+    image_tokens: int | None = None,
 ) -> ModelSummary:
-    """Return the summary of a model.
+    """Return the summary of a model; layers of other streams are counted a token of the main one.
 
     Parameters
     ----------
@@ -82,19 +88,25 @@ def summarise(
         Tokens in a sequence; by default 4,096, or what the model's positions allow if that is less.
     flash_attention
         Whether the attention core keeps its log-sum-exp (flash) or its scores.
+    image_tokens
+        Tokens that images add to a sequence, for models that read images; by default none.
 
     Raises
     ------
     MeshwrightError
-        The sequence length is not positive.
+        The sequence length is not positive, or the model reads no images.
     """
     longest = graph.max_sequence_length or DEFAULT_SEQUENCE_LENGTH
     s = min(longest, DEFAULT_SEQUENCE_LENGTH) if sequence_length is None else sequence_length
     if s < 1:
         raise MeshwrightError(f"sequence length is {s}; allowed: 1 and more")
-    shape = Shape(sequences=1, sequence_length=s, tp=1, sequence_parallel=False)
+    sample = Job(global_batch_size=1, sequence_length=s, image_tokens=image_tokens)
+    check_lengths(graph, sample)
+    tokens = main_length(graph, sample)
     kinds = tuple(
-        _summarise(_with_kernel(kind, flash_attention), int(layers), shape)
+        _summarise(
+            _with_kernel(kind, flash_attention), int(layers), sample_shape(graph, sample, kind), tokens
+        )
         for kind, layers in zip(graph.kinds, graph.kind_counts, strict=True)
     )
     return ModelSummary(graph, s, flash_attention, kinds)
@@ -105,7 +117,7 @@ def _with_kernel(kind: LayerKind, flash: bool) -> LayerKind:
     return replace(kind, operators=tuple(operators))
 
 
-def _summarise(kind: LayerKind, layers: int, shape: Shape) -> KindSummary:
+def _summarise(kind: LayerKind, layers: int, shape: Shape, tokens: int) -> KindSummary:
     flops = sum(float(work.flops) for op in kind.operators for work in op.forward(shape))
-    kept = {mode: float(saved_bytes(kind, mode, shape)) / shape.tokens for mode in MODES}
-    return KindSummary(kind.name, kind.role, layers, kind.parameters(), flops / shape.tokens, kept)
+    kept = {mode: float(saved_bytes(kind, mode, shape)) / tokens for mode in MODES}
+    return KindSummary(kind.name, kind.role, layers, kind.parameters(), flops / tokens, kept)

@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from meshwright.cli.model import model
+from meshwright.costmodels.recompute import MODES
 from meshwright.planner.importers import preset_names
 
 APP = typer.Typer(rich_markup_mode=None)
@@ -27,13 +28,16 @@ def test_page_shows_layers_parameters_flops_and_bytes() -> None:
     assert all(len(line) <= 80 for line in page.splitlines())
 
 
-@pytest.mark.parametrize("name", ["gpt-1t", "gemma-3-27b", "llama-3.1-405b", "bloom-176b"])
+@pytest.mark.parametrize(
+    "name", ["gpt-1t", "gemma-3-27b", "llama-3.1-405b", "bloom-176b", "deepseek-v3", "gpt-oss-120b"]
+)
 def test_no_name_or_number_is_broken_over_lines(name: str) -> None:
     page = run(name)
     kinds = json.loads(run(name, "--json"))["kinds"]
     for kind in kinds:
         row = next(line for line in page.splitlines() if line.startswith(f"{kind['name']} "))
-        for number in (kind["parameters_per_layer"], *kind["activation_bytes_per_token"].values()):
+        kept = kind["activation_bytes_per_token"]
+        for number in (kind["parameters_per_layer"], kept["none"], kept["selective"], kept["full"]):
             assert f"{number:,.0f}" in row.split()
 
 
@@ -52,7 +56,31 @@ def test_json_holds_the_numbers_unrounded() -> None:
     assert data["parameters"] == data["active_parameters"] == 9_241_705_984
     assert data["tied"] is True
     assert sum(k["layers"] * k["parameters_per_layer"] for k in data["kinds"]) == data["parameters"]
-    assert set(data["activation_bytes_per_token"]) == {"none", "selective", "full"}
+    assert set(data["activation_bytes_per_token"]) == set(MODES)
+
+
+def test_experts_and_what_a_token_visits_of_them_are_told() -> None:
+    page = run("deepseek-v3")
+    for part in ("671,026,404,352", "37,552,282,624 active", "256 experts", "8 a token", " moe "):
+        assert part in page
+    data = json.loads(run("deepseek-v3", "--json"))
+    assert (data["parameters"], data["active_parameters"]) == (671_026_404_352, 37_552_282_624)
+    assert data["mtp_parameters"] > 11e9
+    more = json.loads(run("deepseek-v3", "--json", "--mtp"))
+    assert more["parameters"] == data["parameters"] + data["mtp_parameters"]
+    assert more["mtp_parameters"] == 0
+
+
+def test_images_are_counted_where_they_are_given() -> None:
+    path = str(Path(__file__).parents[1] / "data" / "hf_configs" / "Qwen2-VL-7B.json")
+    plain, images = (json.loads(run(path, "--json", *extra)) for extra in ((), ("--image-tokens", "1024")))
+
+    def tower(data: dict[str, object]) -> float:
+        kinds = {kind["name"]: kind for kind in data["kinds"]}  # type: ignore[attr-defined]
+        return float(kinds["tower"]["forward_flops_per_token"])
+
+    assert tower(plain) == 0 < tower(images)
+    assert "reads no images" in run("gpt2", "--image-tokens", "4", code=2)
 
 
 def test_unfused_attention_keeps_more() -> None:

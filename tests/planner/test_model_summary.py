@@ -38,8 +38,10 @@ def test_totals_are_sums_over_layers_and_recompute_keeps_less(name: str) -> None
     assert sum(k.layers * k.parameters for k in summary.kinds) == summary.graph.parameters
     assert sum(k.layers for k in summary.kinds) == summary.graph.num_layers
     for kind in summary.kinds:
-        none, selective, full = kind.activation_bytes_per_token.values()
-        assert none > selective > full > 0 if kind.role == "block" else none == selective == full > 0
+        kept = kind.activation_bytes_per_token
+        none, selective, moe, full = (kept[mode] for mode in ("none", "selective", "moe", "full"))
+        assert none > selective >= moe > full > 0 if kind.role == "block" else none == selective == full > 0
+        assert kept["offload"] == (0 if kind.role == "block" else none)
 
 
 def test_attention_scores_in_memory_grow_with_the_sequence_and_flash_does_not() -> None:
