@@ -1,12 +1,12 @@
-"""Pipeline schedules: the fixed order in which each rank runs its forward and backward passes.
+"""Pipeline schedules: the fixed order in which each rank runs its passes.
 
-Every schedule here is *static*, as Megatron-LM and ``torch.distributed.pipelining`` run it: rank ``r`` first
-runs ``warm_up[r]`` forwards, then alternates one forward with one backward, then drains the backwards left.
-A schedule is a table of operations (kind, chunk, micro-batch, rank), each with at most two predecessors: the
-previous operation on its rank, and the operation whose output it consumes.
+A pass is a forward, a backward, or the weight-gradient part of a backward where the schedule tells it apart
+(the backward is then the input gradient, with what it recomputes). Every schedule here is *static*, as
+Megatron-LM and ``torch.distributed.pipelining`` run it: a table of operations (kind, chunk, micro-batch,
+rank), each with at most two predecessors: the previous operation on its rank, and the operation whose output
+it consumes. :mod:`meshwright.costmodels.disciplines` lists the schedules.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -15,11 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costmodels.arrays import BoolArray, IntArray
+from meshwright.costmodels.disciplines import DISCIPLINES, Discipline, group_size
+from meshwright.costmodels.orders import BACKWARD, FORWARD, NUM_KINDS, WEIGHT, Order
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 
-FORWARD = 0
-BACKWARD = 1
-NUM_KINDS = 2
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "NUM_KINDS",
+    "WEIGHT",
+    "StaticSchedule",
+    "build",
+    "group_size",
+    "in_flight",
+    "legal",
+    "names",
+    "rank_of_chunk",
+    "settled",
+    "splits_backward",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +44,8 @@ class StaticSchedule:
     ----------
     name, pp, vpp, num_microbatches
         What was asked of `build`.
-    group_size
-        Micro-batches that a rank runs through one chunk before it turns to its next chunk
-        (Megatron-Core's ``microbatch_group_size_per_vp_stage``); all of them when ``vpp`` is 1.
+    split
+        Whether weight gradients are passes of their own; if not, a backward is the whole one.
     rank_of_chunk
         ``(pp * vpp,)``, the rank on which each chunk lives, chunks in model order.
     kind, chunk, microbatch, rank
@@ -51,7 +64,7 @@ class StaticSchedule:
     pp: int
     vpp: int
     num_microbatches: int
-    group_size: int
+    split: bool
     rank_of_chunk: IntArray
     kind: IntArray
     chunk: IntArray
@@ -66,6 +79,11 @@ class StaticSchedule:
     def num_chunks(self) -> int:
         """Chunks of the model over all ranks."""
         return self.pp * self.vpp
+
+    @property
+    def last_kind(self) -> int:
+        """The kind of pass that completes a chunk's gradients and frees its activations."""
+        return WEIGHT if self.split else BACKWARD
 
     @cached_property
     def passes(self) -> IntArray:
@@ -85,66 +103,15 @@ class StaticSchedule:
         return last
 
 
-@dataclass(frozen=True)
-class _Discipline:
-    """What distinguishes one schedule from another."""
-
-    warm_up: Callable[[int, int, int, int], IntArray]
-    """(pp, vpp, micro-batches, group size) -> forwards that each rank runs before its first pair."""
-    objection: Callable[[int, int, int], str | None]
-    """(pp, vpp, micro-batches) -> why this schedule cannot run so, or None."""
-
-
-def _warm_up_gpipe(pp: int, vpp: int, num_microbatches: int, group_size: int) -> IntArray:
-    """Everything forward, then everything backward in the same order of micro-batches.
-
-    Source: Huang et al. 2019; order of the backwards as in torch.distributed.pipelining.ScheduleGPipe.
-    """
-    return np.full(pp, num_microbatches)
-
-
-def _warm_up_1f1b(pp: int, vpp: int, num_microbatches: int, group_size: int) -> IntArray:
-    """Megatron-LM, ``forward_backward_pipelining_without_interleaving``: ``pp - rank - 1``."""
-    return np.minimum(num_microbatches, pp - 1 - np.arange(pp))
-
-
-def _warm_up_interleaved(pp: int, vpp: int, num_microbatches: int, group_size: int) -> IntArray:
-    """Megatron-Core, ``get_pp_rank_microbatches``: ``2 (pp - rank - 1) + (vpp - 1) group_size``."""
-    return np.minimum(num_microbatches * vpp, 2 * (pp - 1 - np.arange(pp)) + (vpp - 1) * group_size)
-
-
-def _objection_one_chunk(pp: int, vpp: int, num_microbatches: int) -> str | None:
-    return None if vpp == 1 else f"vpp = {vpp}: one chunk per rank only (use 'interleaved' for vpp >= 2)"
-
-
-def _objection_interleaved(pp: int, vpp: int, num_microbatches: int) -> str | None:
-    if vpp < 2:
-        return f"vpp = {vpp}: needs at least 2 chunks per rank (use '1f1b' for vpp = 1)"
-    if pp < 2:
-        return f"pp = {pp}: needs at least 2 ranks (use '1f1b' for pp = 1)"
-    if num_microbatches < pp:
-        return (
-            f"num_microbatches = {num_microbatches}: needs at least pp = {pp} (lower pp or micro_batch_size)"
-        )
-    return None
-
-
-_DISCIPLINES: dict[str, _Discipline] = {
-    "gpipe": _Discipline(_warm_up_gpipe, _objection_one_chunk),
-    "1f1b": _Discipline(_warm_up_1f1b, _objection_one_chunk),
-    "interleaved": _Discipline(_warm_up_interleaved, _objection_interleaved),
-}
-
-
 def names() -> tuple[str, ...]:
     """Schedules that `build` knows."""
-    return tuple(_DISCIPLINES)
+    return tuple(DISCIPLINES)
 
 
-def _discipline(name: str) -> _Discipline:
-    if name not in _DISCIPLINES:
-        raise UnknownNameError("schedule", name, list(_DISCIPLINES))
-    return _DISCIPLINES[name]
+def _discipline(name: str) -> Discipline:
+    if name not in DISCIPLINES:
+        raise UnknownNameError("schedule", name, list(DISCIPLINES))
+    return DISCIPLINES[name]
 
 
 def legal(name: str, pp: int, vpp: int, num_microbatches: int) -> str | None:
@@ -162,38 +129,29 @@ def legal(name: str, pp: int, vpp: int, num_microbatches: int) -> str | None:
     return discipline.objection(pp, vpp, num_microbatches)
 
 
-def group_size(pp: int, vpp: int, num_microbatches: int) -> int:
-    """Micro-batches run through one chunk before the next one, the smallest that Megatron-Core accepts.
+def splits_backward(name: str) -> bool:
+    """Whether a schedule runs weight gradients as passes of their own.
 
-    Megatron-Core (``forward_backward_pipelining_with_interleaving``) wants at least ``pp`` micro-batches in a
-    group and none or at least ``pp`` left over for the last group, because a shorter group stalls or
-    deadlocks the ranks. It is ``pp`` where ``pp`` divides the micro-batches.
+    Raises
+    ------
+    UnknownNameError
+        No schedule has this name.
     """
-    if vpp == 1:
-        return num_microbatches
-    sizes = np.arange(pp, num_microbatches + 1)
-    left = num_microbatches % sizes
-    return int(sizes[(left == 0) | (left >= pp)][0])
+    return _discipline(name).split
 
 
-def _virtual_order(vpp: int, num_microbatches: int, group: int) -> tuple[IntArray, IntArray]:
-    """Position of the chunk within its rank, and micro-batch, of the k-th forward, ``(vpp * m,)`` each.
+def rank_of_chunk(name: str, pp: int, vpp: int) -> IntArray:
+    """Rank on which each chunk lives, ``(pp * vpp,)``, chunks in model order.
 
-    Source: Megatron-Core, ``get_schedule_table``; the last group may be smaller than the others.
+    Every ``pp``-th chunk, or for V-shaped schedules down the ranks and up again.
+
+    Raises
+    ------
+    UnknownNameError
+        No schedule has this name.
     """
-    k = np.arange(vpp * num_microbatches)
-    first = k // (vpp * group) * group
-    size = np.minimum(group, num_microbatches - first)
-    local, offset = np.divmod(k - first * vpp, size)
-    return local, first + offset
-
-
-def _positions(warm_up: IntArray, total: int) -> IntArray:
-    """``(pp, 2 * total)``: where in its rank's order each forward, then each backward, is run."""
-    k, w = np.arange(total), warm_up[:, None]
-    forward = np.where(k < w, k, 2 * k - w)
-    backward = np.where(k < total - w, w + 2 * k + 1, total + k)
-    return np.concatenate([forward, backward], axis=1)
+    chunk = np.arange(pp * vpp)
+    return np.minimum(chunk, 2 * pp - 1 - chunk) if _discipline(name).v_shaped else chunk % pp
 
 
 def _levels(data: IntArray, pp: int) -> IntArray:
@@ -218,16 +176,23 @@ def _levels(data: IntArray, pp: int) -> IntArray:
     return level[:-1]
 
 
-def _data_dependency(kind: IntArray, chunk: IntArray, microbatch: IntArray, num_chunks: int) -> IntArray:
-    """Operation whose output each one needs, or -1: same micro-batch, the chunk before (F) or after (B).
+def _data_dependency(
+    kind: IntArray, chunk: IntArray, microbatch: IntArray, whole: BoolArray, num_chunks: int
+) -> IntArray:
+    """Operation whose output each one needs, or -1, always of the same micro-batch.
 
-    The backward of the last chunk needs that chunk's forward (the loss is part of the last chunk).
+    A forward needs the chunk before; a backward the chunk after, whose input gradient is there after its
+    backward, or after its weight pass if that backward is a whole one; a weight pass its own backward. The
+    backward of the last chunk needs that chunk's forward (the loss is part of the last chunk).
     """
     index = np.full((NUM_KINDS, num_chunks + 2, microbatch.max() + 1), -1)
     index[kind, chunk + 1, microbatch] = np.arange(kind.size)
-    index[BACKWARD, num_chunks + 1] = index[FORWARD, num_chunks]
-    found: IntArray = index[kind, np.where(kind == FORWARD, chunk, chunk + 2), microbatch]
-    return found
+    output = index[BACKWARD].copy()
+    output[chunk[whole] + 1, microbatch[whole]] = index[WEIGHT, chunk[whole] + 1, microbatch[whole]]
+    output[num_chunks + 1] = index[FORWARD, num_chunks]
+    before, after = index[FORWARD, chunk, microbatch], output[chunk + 2, microbatch]
+    own = index[BACKWARD, chunk + 1, microbatch]
+    return np.asarray(np.choose(kind, [before, after, own]))
 
 
 def _frozen(values: NDArray[Any]) -> NDArray[Any]:
@@ -237,7 +202,7 @@ def _frozen(values: NDArray[Any]) -> NDArray[Any]:
 
 @lru_cache(maxsize=256)
 def build(name: str, pp: int, vpp: int, num_microbatches: int) -> StaticSchedule:
-    """Schedule ``name`` for ``pp`` ranks of ``vpp`` chunks each, chunk ``c`` living on rank ``c % pp``.
+    """Schedule ``name`` for ``pp`` ranks of ``vpp`` chunks each (see `rank_of_chunk`).
 
     Raises
     ------
@@ -247,23 +212,16 @@ def build(name: str, pp: int, vpp: int, num_microbatches: int) -> StaticSchedule
     reason = legal(name, pp, vpp, num_microbatches)
     if reason is not None:
         raise MeshwrightError(f"schedule {name!r}: {reason}")
-    group = group_size(pp, vpp, num_microbatches)
-    total, num_chunks = vpp * num_microbatches, vpp * pp
-    local, forward_microbatch = _virtual_order(vpp, num_microbatches, group)
-    order = np.argsort(
-        _positions(_DISCIPLINES[name].warm_up(pp, vpp, num_microbatches, group), total), axis=1
-    )
-
-    rank = np.repeat(np.arange(pp), 2 * total)
-    kind = np.repeat([FORWARD, BACKWARD], total)[order].ravel()
-    chunk = np.concatenate([local, vpp - 1 - local])[order].ravel() * pp + rank
-    microbatch = np.tile(forward_microbatch, 2)[order].ravel()
-    level = _levels(_data_dependency(kind, chunk, microbatch, num_chunks), pp)
+    lives = rank_of_chunk(name, pp, vpp)
+    orders = DISCIPLINES[name].orders(pp, vpp, num_microbatches)
+    kind, chunk, microbatch, whole = _told(orders, np.argsort(lives, kind="stable").reshape(pp, vpp))
+    rank = np.repeat(np.arange(pp), kind.size // pp)
+    level = _levels(_data_dependency(kind, chunk, microbatch, whole, lives.size), pp)
 
     by_level = np.argsort(level, kind="stable")
-    kind, chunk, microbatch, rank = np.stack([kind, chunk, microbatch, rank])[:, by_level]
-    data = _data_dependency(kind, chunk, microbatch, num_chunks)
-    number = np.argsort(by_level).reshape(pp, 2 * total)
+    kind, chunk, microbatch, rank, whole = (a[by_level] for a in (kind, chunk, microbatch, rank, whole))
+    data = _data_dependency(kind, chunk, microbatch, whole, lives.size)
+    number = np.argsort(by_level).reshape(pp, -1)
     previous = np.empty_like(data)
     previous[number] = np.pad(number[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
     return StaticSchedule(
@@ -271,8 +229,8 @@ def build(name: str, pp: int, vpp: int, num_microbatches: int) -> StaticSchedule
         pp,
         vpp,
         num_microbatches,
-        group,
-        rank_of_chunk=_frozen(np.arange(num_chunks) % pp),
+        splits_backward(name),
+        rank_of_chunk=_frozen(lives),
         kind=_frozen(kind),
         chunk=_frozen(chunk),
         microbatch=_frozen(microbatch),
@@ -282,6 +240,16 @@ def build(name: str, pp: int, vpp: int, num_microbatches: int) -> StaticSchedule
         crosses=_frozen((data >= 0) & (rank[data] != rank)),
         level_start=_frozen(np.concatenate([[0], np.cumsum(np.bincount(level)[1:])])),
     )
+
+
+def _told(orders: list[Order], chunks_of_rank: IntArray) -> tuple[IntArray, IntArray, IntArray, BoolArray]:
+    """(kind, chunk, micro-batch, whole) of all operations, rank by rank in running order."""
+    rows = [
+        (order.kind, chunks[order.place], order.microbatch, order.whole)
+        for order, chunks in zip(orders, chunks_of_rank, strict=True)
+    ]
+    kind, chunk, microbatch, whole = (np.concatenate(column) for column in zip(*rows, strict=True))
+    return kind, chunk, microbatch, whole
 
 
 def _pareto_maximal(rows: IntArray) -> IntArray:
@@ -295,20 +263,23 @@ def _pareto_maximal(rows: IntArray) -> IntArray:
 def settled(name: str, pp: int, vpp: int, num_microbatches: int) -> int:
     """Micro-batches from which on more of them change nothing that is in flight: at most these many.
 
-    With 1F1B orders the steady state repeats every ``pp`` micro-batches and is reached within ``2 pp``; GPipe
-    holds all of them.
+    The steady state repeats every ``pp`` micro-batches or fewer and is reached within the discipline's
+    rounds; GPipe holds all of them. Groups that are no multiple of ``pp`` have no such state.
     """
-    repeats = name != "gpipe" and (vpp == 1 or num_microbatches % pp == 0)
-    return min(num_microbatches, 2 * pp) if repeats else num_microbatches
+    discipline = _discipline(name)
+    grouped = vpp > 1 and not discipline.v_shaped and num_microbatches % pp != 0
+    repeats = discipline.rounds > 0 and not grouped
+    return min(num_microbatches, discipline.rounds * pp) if repeats else num_microbatches
 
 
 @lru_cache(maxsize=512)
 def in_flight(schedule: StaticSchedule) -> tuple[IntArray, ...]:
     """Micro-batches alive in each chunk of a rank at its fullest moments, a ``(moments, vpp)`` table a rank.
 
-    A micro-batch is alive in a chunk from the start of its forward to the end of its backward. The columns
-    follow `StaticSchedule.chunks_of_rank`; the peak of activation memory on rank ``r`` is the maximum over
-    rows of ``row @ activation_bytes_of_its_chunks``, whatever these bytes are.
+    A micro-batch is alive in a chunk from the start of its forward to the end of its backward, or of its
+    weight pass where that is apart: what the input gradient alone could free is kept (conservative). The
+    columns follow `StaticSchedule.chunks_of_rank`; the peak of activation memory on rank ``r`` is the
+    maximum over rows of ``row @ activation_bytes_of_its_chunks``, whatever these bytes are.
     """
     few = settled(schedule.name, schedule.pp, schedule.vpp, schedule.num_microbatches)
     if few < schedule.num_microbatches:
@@ -316,9 +287,9 @@ def in_flight(schedule: StaticSchedule) -> tuple[IntArray, ...]:
     tables = []
     for rank, chunks in enumerate(schedule.chunks_of_rank):
         mine = np.flatnonzero(schedule.rank == rank)
-        forward = schedule.kind[mine] == FORWARD
-        change = (schedule.chunk[mine, None] == chunks) * np.where(forward, 1, -1)[:, None]
-        alive = np.cumsum(change, axis=0)
-        fullest = forward & ~np.append(forward[1:], False)  # forwards that a backward follows
+        kind, here = schedule.kind[mine], schedule.chunk[mine, None] == chunks
+        forward = kind == FORWARD
+        alive = np.cumsum(here * (forward.astype(int) - (kind == schedule.last_kind))[:, None], axis=0)
+        fullest = forward & ~np.append(forward[1:], False)  # forwards that another pass follows
         tables.append(_frozen(_pareto_maximal(alive[fullest])))
     return tuple(tables)

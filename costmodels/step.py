@@ -6,8 +6,9 @@ gradient norm is a barrier between the two):
 ``step = max_r(end_r + exposed reduction_r) + max_r(optimizer_r + exposed gather_r) + fixed``
 
 where ``end_r`` comes from the event simulation of the pipeline. Gradient reduction overlaps with the rank's
-last backward pass, gathering of updated parameters with its first forward pass (stages 1 and 2), by the
-profile's shares. Left out: stragglers and jitter, and kernels slowed by communication beside them.
+last backward pass (its last weight pass where the schedule tells these apart), gathering of updated
+parameters with its first forward pass (stages 1 and 2), by the profile's shares. Left out: stragglers and
+jitter, and kernels slowed by communication beside them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -141,11 +142,20 @@ def _structures(s: Strategies) -> Iterator[tuple[StaticSchedule, IntArray]]:
         yield build(names[name], int(pp), int(vpp), int(m)), rows
 
 
-def chunk_times(tables: Tables, rows: IntArray, counts: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Return forward and backward seconds of each chunk, each (b, C), for counts (b, C, K, M)."""
+def chunk_times(
+    schedule: StaticSchedule, tables: Tables, rows: IntArray, counts: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return forward, backward and weight seconds of each chunk, each (b, C), for counts (b, C, K, M).
+
+    The weight gradients are zero, and part of the backward, where the schedule does not tell them apart.
+    """
     each = tables.pass_s[rows][:, None]
     forward = np.einsum("bckm,bk->bc", counts, tables.forward_s[rows])
-    return forward + each, np.einsum("bckm,bkm->bc", counts, tables.backward_s[rows]) + each
+    backward = np.einsum("bckm,bkm->bc", counts, tables.backward_s[rows])
+    if not schedule.split:
+        return forward + each, backward + each, np.zeros_like(backward)
+    weight = np.minimum(np.einsum("bckm,bk->bc", counts, tables.weight_s[rows]), backward)
+    return forward + each, backward - weight + each, weight
 
 
 def _by_rank(schedule: StaticSchedule, values: FloatArray | IntArray) -> FloatArray:
@@ -164,9 +174,9 @@ def _time(
 ) -> tuple[dict[str, FloatArray], IntArray]:
     """Return seconds by cause, hidden seconds and the critical rank for the rows of one schedule."""
     m, profile = schedule.num_microbatches, setting.profile
-    forward, backward = chunk_times(tables, rows, counts)
-    times = simulate(schedule, forward, backward, tables.transfer_s[rows])
-    instant = simulate(schedule, forward, backward, 0.0) if detail else times
+    forward, backward, weight = chunk_times(schedule, tables, rows, counts)
+    times = simulate(schedule, forward, backward, tables.transfer_s[rows], weight)
+    instant = simulate(schedule, forward, backward, 0.0, weight) if detail else times
     layers = _by_rank(schedule, counts)
     kinds = layers.sum(axis=-1)
 
@@ -175,7 +185,7 @@ def _time(
     late = exposed_time(reduction, window, profile.overlap_cost)
     rank = (times.end_s + late).argmax(axis=1)
     gather = np.einsum("brk,bk->br", kinds, tables.gather_s[rows])
-    first = profile.overlap_parameters * forward[:, : schedule.pp]
+    first = profile.overlap_parameters * forward[:, schedule.chunks_of_rank[:, 0]]
     early = exposed_time(gather, first, profile.overlap_cost)
     update = np.einsum("brk,bk->br", kinds, tables.optimizer_s[rows])
     last = (update + early).argmax(axis=1)

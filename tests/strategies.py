@@ -1,23 +1,29 @@
 """Hypothesis strategies that the tests share."""
 
+from functools import lru_cache
+from itertools import product
+
 import numpy as np
 from hypothesis import strategies as st
 
-from meshwright.costmodels.schedule import build, names
+from meshwright.costmodels.schedule import build, legal, names
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.spec import Cluster, Tier
 
 # Pipelines -----------------------------------------------------------------------------------------------
 
 
+@lru_cache
+def _legal_sizes(name, max_pp, max_vpp, max_microbatches):
+    sizes = product(*(range(1, most + 1) for most in (max_pp, max_vpp, max_microbatches)))
+    return [size for size in sizes if legal(name, *size) is None]
+
+
 @st.composite
 def schedules(draw, max_pp=6, max_vpp=3, max_microbatches=13):
     """A legal schedule of any kind."""
     name = draw(st.sampled_from(names()))
-    interleaved = name == "interleaved"
-    pp = draw(st.integers(2 if interleaved else 1, max_pp))
-    vpp = draw(st.integers(2, max_vpp)) if interleaved else 1
-    return build(name, pp, vpp, draw(st.integers(pp if interleaved else 1, max_microbatches)))
+    return build(name, *draw(st.sampled_from(_legal_sizes(name, max_pp, max_vpp, max_microbatches))))
 
 
 def seconds(max_s=4.0):
@@ -27,10 +33,15 @@ def seconds(max_s=4.0):
 
 @st.composite
 def timed_schedules(draw, **limits):
-    """A schedule, unequal forward and backward times of its chunks, and a transfer time."""
+    """A schedule, unequal forward and backward times of its chunks, a transfer time, and weight times.
+
+    The weight times are zero where the schedule does not tell weight gradients apart.
+    """
     schedule = draw(schedules(**limits))
-    times = st.lists(seconds(), min_size=schedule.num_chunks, max_size=schedule.num_chunks).map(np.array)
-    return schedule, draw(times), draw(times), draw(seconds(max_s=1.0))
+    n = schedule.num_chunks
+    times = st.lists(seconds(), min_size=n, max_size=n).map(np.array)
+    forward_s, backward_s, transfer_s = draw(times), draw(times), draw(seconds(max_s=1.0))
+    return schedule, forward_s, backward_s, transfer_s, draw(times) if schedule.split else np.zeros(n)
 
 
 # Hardware ------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.paths import base_paths, critical_path
 from meshwright.costmodels.recompute import MODES
-from meshwright.costmodels.pipeline import base_paths, critical_path
 from meshwright.costmodels.schedule import build, in_flight
 from meshwright.costmodels.step import Price, chunk_times, price
 from meshwright.costmodels.strategy import Setting, Strategies
@@ -108,6 +108,7 @@ class MeshSolver:
         block = self.task.graph.layer_kinds[self.task.graph.block_layers[0]]
         live = [int(rows.max()) for rows in in_flight(self.schedule)]
         least = int(scaled.forward[block] + scaled.backward[block][want.allowed[block]].min())
+        least += int(scaled.weight[block])
         most = scaled.floor_time(cutoff_s) // (self.schedule.num_microbatches * least)
 
         def mix(chunk: int, blocks: int, ends: dict[int, int]) -> IntArray | None:
@@ -225,16 +226,18 @@ class MeshSolver:
         got = price(task.setting, task.strategies, counts[None], task.tables, detail=False)
         return candidates(got, [counts], [cuts])[0]
 
-    def _times(self, counts: IntArray) -> tuple[FloatArray, FloatArray]:
-        forward, backward = chunk_times(self.task.tables, np.array([0]), counts[None])
-        return forward[0], backward[0]
+    def _times(self, counts: IntArray) -> tuple[FloatArray, ...]:
+        """Return forward, backward and weight seconds of each chunk, (C,)."""
+        times = chunk_times(self.schedule, self.task.tables, np.array([0]), counts[None])
+        return tuple(of[0] for of in times)
 
     def _cut_at(self, found: Candidate) -> None:
         """Cut with the critical paths of a plan, to the end of every rank that could be last."""
-        forward, backward = self._times(found.counts)
+        forward, backward, weight = self._times(found.counts)
         transfer = float(self.task.tables.transfer_s[0])
         for rank in {0, self.schedule.pp - 1, found.critical_rank}:
-            self.objective.cut(critical_path(self.schedule, forward, backward, transfer, rank))
+            path = critical_path(self.schedule, forward, backward, transfer, rank, weight_s=weight)
+            self.objective.cut(path)
 
 
 @dataclass(frozen=True)

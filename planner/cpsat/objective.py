@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from meshwright.costmodels.arrays import IntArray
-from meshwright.costmodels.pipeline import Path
+from meshwright.costmodels.paths import Path
 from meshwright.planner.cpsat.scaling import Scaled
 from meshwright.planner.cpsat.variables import Expression, Variables
 
@@ -24,6 +24,7 @@ class Objective:
     most: int
     forward: list[Expression] = field(default_factory=list)
     backward: list[Expression] = field(default_factory=list)
+    weight: list[Expression] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         v, s = self.variables, self.scaled
@@ -38,6 +39,10 @@ class Objective:
                     f"b{c}", [s.each_pass] + [int(s.backward[k, m]) * n for (k, m), n in counts.items()]
                 )
             )
+            if v.schedule.split:
+                self.weight.append(
+                    self._bound(f"w{c}", [int(s.weight[k]) * n for (k, _), n in counts.items()])
+                )
         for rank in range(v.schedule.pp):
             self._after(rank)
         v.model.add(self.total <= self.most)
@@ -79,6 +84,7 @@ class Objective:
         terms: list[Expression] = [path.transfers * s.transfer]
         terms += [n * self.forward[c] for c, n in enumerate(path.forward_counts) if n]
         terms += [n * self.backward[c] for c, n in enumerate(path.backward_counts) if n]
+        terms += [n * self.weight[c] for c, n in enumerate(path.weight_counts) if n]
         length = cp_model.LinearExpr.sum(terms)
         last = int(v.schedule.chunk[v.schedule.last_operation()[path.rank]])
         hidden = [int(s.window[k, m]) * n for (k, m), n in v.counts[last].items()]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.schedule import splits_backward
 from meshwright.costmodels.step import fixed_bytes
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
@@ -28,11 +29,12 @@ class Scaled:
     ----------
     unit_s
         Seconds of a unit of time.
-    forward, backward
-        (K,) and (K, M), rounded down.
+    forward, backward, weight
+        (K,), (K, M) and (K,), rounded down. Where the schedule has weight passes the backward is without
+        them; elsewhere ``weight`` is zero.
     reduce, reduce_floor, window
-        Gradient reduction (K,); its part that no overlap hides (K,); the window of a backward pass (K, M),
-        rounded up.
+        Gradient reduction (K,); its part that no overlap hides (K,); the window of a rank's last pass, a
+        backward or a weight pass, (K, M), rounded up.
     gather, gather_floor, gather_window
         The same for gathering parameters: (K,), (K,), (K,).
     optimizer
@@ -50,6 +52,7 @@ class Scaled:
     unit_s: float
     forward: IntArray
     backward: IntArray
+    weight: IntArray
     reduce: IntArray
     reduce_floor: IntArray
     window: IntArray
@@ -88,14 +91,18 @@ def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable:
     blocks = np.flatnonzero(want.blocks)
     unit = float(tables.forward_s[0, blocks].min()) / RESOLUTION
     byte = MEMORY_UNIT_BYTES
-    backward = tables.backward_s[0]
+    backward, split = tables.backward_s[0], splits_backward(s.schedule[0])
+    weight = np.minimum(tables.weight_s[0], backward.min(axis=-1)) * split
+    hidden = (1 - lost) * profile.overlap_gradients
+    last_pass = np.broadcast_to(weight[:, None], backward.shape) if split else backward
     return Scaled(
         unit_s=unit,
         forward=_down(tables.forward_s[0], unit),
-        backward=_down(backward, unit),
+        backward=_down(backward - weight[:, None], unit),
+        weight=_down(weight, unit),
         reduce=_down(tables.reduce_s[0], unit),
         reduce_floor=_down(lost * tables.reduce_s[0], unit),
-        window=_up((1 - lost) * profile.overlap_gradients * backward, unit),
+        window=_up(hidden * last_pass, unit),
         gather=_down(tables.gather_s[0], unit),
         gather_floor=_down(lost * tables.gather_s[0], unit),
         gather_window=_up((1 - lost) * profile.overlap_parameters * tables.forward_s[0], unit),
@@ -103,7 +110,7 @@ def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable:
         transfer=int(tables.transfer_s[0] / unit),
         each_pass=int(tables.pass_s[0] / unit),
         fixed=int(profile.step_fixed_s / unit),
-        pass_window=int(np.ceil((1 - lost) * profile.overlap_gradients * tables.pass_s[0] / unit)),
+        pass_window=0 if split else int(np.ceil(hidden * tables.pass_s[0] / unit)),
         pass_gather_window=int(np.ceil((1 - lost) * profile.overlap_parameters * tables.pass_s[0] / unit)),
         states=_up(tables.state_bytes[0], byte),
         saved=_up(growth * tables.saved_bytes[0], byte),

@@ -20,9 +20,9 @@ from itertools import product
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.pipeline import Path, critical_path
+from meshwright.costmodels.paths import Path, critical_path
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.schedule import build
 from meshwright.costmodels.step import chunk_times, fixed_bytes, price
 from meshwright.planner.cpsat.mesh_solver import MeshTask
@@ -174,7 +174,7 @@ class Programme:
         """Return the longest paths of a plan to the end of its first and of its critical rank."""
         task, s = self.task, self.task.strategies
         schedule = build(s.schedule[0], self.pp, 1, self.microbatches)
-        forward, backward = chunk_times(task.tables, np.array([0]), counts[None])
+        forward, backward, _ = chunk_times(schedule, task.tables, np.array([0]), counts[None])
         last = int(price(task.setting, s, counts[None], task.tables).critical_rank[0])
         transfer = float(task.tables.transfer_s[0])
         return [critical_path(schedule, forward[0], backward[0], transfer, r) for r in sorted({0, last})]

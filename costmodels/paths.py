@@ -1,0 +1,146 @@
+"""Paths through a schedule: lower bounds on its simulated time that are linear in the times of the chunks.
+
+A *path* is a chain of dependent operations; its length never exceeds the simulated time of the event at its
+end, whatever the times of the chunks are. A path that is critical for some times attains it there, so that
+"event >= path" is an exact cut at that point.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshwright.costmodels.arrays import FloatArray
+from meshwright.costmodels.pipeline import EVENTS, Event, durations, rows_at_once, run
+from meshwright.costmodels.schedule import NUM_KINDS, StaticSchedule
+
+
+@dataclass(frozen=True)
+class Path:
+    """A chain of dependent operations that leads to an event on a rank.
+
+    Attributes
+    ----------
+    forward_counts, backward_counts, weight_counts
+        ``(chunks,)`` as tuples: passes of each chunk on the chain.
+    transfers
+        Transfers between ranks on the chain.
+    rank, event
+        What the chain leads to: the ``end`` of the rank's last operation, or the start of its last backward
+        (or weight pass, where these are apart).
+    """
+
+    forward_counts: tuple[int, ...]
+    backward_counts: tuple[int, ...]
+    weight_counts: tuple[int, ...]
+    transfers: int
+    rank: int
+    event: Event
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """All counts in a row."""
+        return (*self.forward_counts, *self.backward_counts, *self.weight_counts, self.transfers)
+
+
+def path_length(
+    path: Path,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    transfer_s: ArrayLike,
+    weight_s: ArrayLike = 0.0,
+) -> FloatArray:
+    """Seconds along a path, ``(...)``; never more than the simulated time of its event.
+
+    Times broadcast as in `meshwright.costmodels.pipeline.simulate`.
+    """
+    forward = (np.asarray(forward_s) * path.forward_counts).sum(axis=-1)
+    backward = (np.asarray(backward_s) * path.backward_counts).sum(axis=-1)
+    weight = (np.asarray(weight_s) * path.weight_counts).sum(axis=-1)
+    return np.asarray(forward + backward + weight + path.transfers * np.asarray(transfer_s))
+
+
+def _binding(schedule: StaticSchedule, end: FloatArray, transfer: float) -> list[int]:
+    """The predecessor that each operation waits for longest, or -1, given all ends, ``(operations + 1,)``."""
+    arrival = end[schedule.data] + schedule.crosses * transfer
+    by_data = (schedule.data >= 0) & ((schedule.previous < 0) | (arrival >= end[schedule.previous]))
+    binding: list[int] = np.where(by_data, schedule.data, schedule.previous).tolist()
+    return binding
+
+
+def _backtrack(schedule: StaticSchedule, binding: list[int], rank: int, event: Event) -> Path:
+    """Follow binding predecessors from an event to the start of the step."""
+    at = int(schedule.last_operation(None if event == "end" else schedule.last_kind)[rank])
+    chain = [at]
+    while (at := binding[at]) >= 0:
+        chain.append(at)
+    chained = np.array(chain)
+    by_data = schedule.data[chained[:-1]] == chained[1:]
+    counted = chained if event == "end" else chained[1:]
+    counts = np.bincount(schedule.passes[counted], minlength=NUM_KINDS * schedule.num_chunks)
+    forward, backward, weight = counts.reshape(NUM_KINDS, schedule.num_chunks).tolist()
+    transfers = int((by_data & schedule.crosses[chained[:-1]]).sum())
+    return Path(tuple(forward), tuple(backward), tuple(weight), transfers, rank, event)
+
+
+def critical_path(
+    schedule: StaticSchedule,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    transfer_s: float,
+    rank: int,
+    event: Event = "end",
+    weight_s: ArrayLike = 0.0,
+) -> Path:
+    """The path whose length is the simulated time of an event on a rank, for one set of times."""
+    seconds, transfer, _ = durations(schedule, forward_s, backward_s, transfer_s, weight_s)
+    end = run(schedule, seconds, transfer)
+    return _backtrack(schedule, _binding(schedule, end[:, 0], float(transfer[0])), rank, event)
+
+
+_BACKWARD_WORK = 2.0
+_TRANSFER_WORK = 0.01
+"""Work of a backward (two GEMMs for each forward one; half of it the weight's) and of a transfer, in
+forwards, behind `base_paths`; a transfer only decides between paths of equal work."""
+_SLOWER = (1.1, 4.0)
+"""A bottleneck a little slower than the rest is waited for behind its own warm-up, a much slower one is never
+waited for by itself: their critical paths differ."""
+
+
+def _undominated(paths: list[Path]) -> list[Path]:
+    """Paths that no other path to the same event matches or exceeds in every count."""
+    kept = []
+    for where in sorted({(path.rank, path.event) for path in paths}):
+        group = list(dict.fromkeys(path for path in paths if (path.rank, path.event) == where))
+        table = np.array([path.counts for path in group])
+        covered = [np.all(table >= row, axis=1).sum() > 1 for row in table]
+        kept += [path for path, is_covered in zip(group, covered, strict=True) if not is_covered]
+    return kept
+
+
+@lru_cache(maxsize=256)
+def base_paths(schedule: StaticSchedule) -> tuple[Path, ...]:
+    """Few strong paths to start a makespan model from, the same for any times.
+
+    They are critical when all chunks are equal, for both events of every rank, and when one rank is slower
+    than the rest, for both events of that rank, of rank 0, which ends last where chunk 0 lives there, and of
+    the last rank where weight passes follow the last backward.
+    """
+    ranks, apart = np.arange(schedule.pp), _BACKWARD_WORK / 2 if schedule.split else 0.0
+    chosen = schedule.rank_of_chunk == ranks[:, None]
+    slow = np.concatenate([np.ones((1, schedule.num_chunks)), *(1 + (by - 1) * chosen for by in _SLOWER)])
+    paths: list[Path] = []
+    block = rows_at_once(schedule)
+    for first in range(0, len(slow), block):
+        rows = slow[first : first + block]
+        times = rows, (_BACKWARD_WORK - apart) * rows, len(rows) * [_TRANSFER_WORK], apart * rows
+        seconds, transfer, _ = durations(schedule, *times)
+        end = run(schedule, seconds, transfer)
+        for row, ends in zip(rows, np.ascontiguousarray(end.T), strict=True):
+            binding = _binding(schedule, ends, _TRANSFER_WORK)
+            own = int(schedule.rank_of_chunk[row.argmax()])
+            last = {schedule.pp - 1} if schedule.split else set()
+            where = ranks.tolist() if np.ptp(row) == 0 else sorted({0, own} | last)
+            paths += [_backtrack(schedule, binding, rank, event) for rank in where for event in EVENTS]
+    return tuple(_undominated(paths))
