@@ -29,7 +29,8 @@ class Stream:
         What :attr:`~meshwright.costmodels.operators.LayerKind.stream` refers to; ``text`` is the main one.
     source
         Which length of the job it follows: ``sequence`` (text and image tokens together where the model
-        reads images), ``target`` (the decoder of an encoder-decoder) or ``image``.
+        reads images), ``text`` (without images: where they do not join the text), ``target`` (the decoder of
+        an encoder-decoder) or ``image``.
     ratio
         Tokens of the stream for each token of the source (4 patches merge into one image token).
     block
@@ -39,7 +40,7 @@ class Stream:
     """
 
     name: str
-    source: Literal["sequence", "target", "image"]
+    source: Literal["sequence", "text", "target", "image"]
     ratio: float = 1.0
     block: int | None = None
     extra: int = 0

@@ -14,8 +14,9 @@ MAIN = "text"
 
 
 def main_length(model: ModelGraph, job: Job) -> int:
-    """Return the tokens of the main stream: text, and what images add to it where the model reads them."""
-    return job.sequence_length + (_images(job) if _follows(model, "image") else 0)
+    """Return the tokens of the main stream: text, and what images add to it where they join the text."""
+    apart = any(stream.name == MAIN and stream.source == "text" for stream in model.streams)
+    return job.sequence_length + (_images(job) if _follows(model, "image") and not apart else 0)
 
 
 def stream_lengths(model: ModelGraph, job: Job) -> Mapping[str, Lengths]:
@@ -85,9 +86,12 @@ def _images(job: Job) -> int:
 
 def _lengths(stream: Stream, model: ModelGraph, job: Job) -> Lengths:
     """Return the lengths of one stream; without any token of its source it is one empty sequence."""
-    tokens = {"sequence": main_length(model, job), "target": _target(job), "image": _images(job)}[
-        stream.source
-    ]
+    tokens = {
+        "sequence": main_length(model, job),
+        "text": job.sequence_length,
+        "target": _target(job),
+        "image": _images(job),
+    }[stream.source]
     if not tokens:
         return Lengths(0.0)
     each = tokens if stream.block is None else stream.block

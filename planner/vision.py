@@ -16,6 +16,8 @@ from meshwright.planner.pieces import added, dense, dropout, few_tokens, norm
 
 PATCHES = "patches"
 WINDOWS = "windows"
+TEXT_ALONE = Stream("text", "text")
+"""The main stream where images do not join the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

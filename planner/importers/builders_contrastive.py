@@ -19,7 +19,7 @@ from meshwright.planner.importers.families_vision import read_tower
 from meshwright.planner.importers.reading import assumptions, part
 from meshwright.planner.importers.rules import Reading, Rule, dropout, flag, quotient, read_fields, size
 from meshwright.planner.pieces import few_tokens, norm
-from meshwright.planner.vision import PATCHES, VisionSpec, streams, tower, vision_norm
+from meshwright.planner.vision import PATCHES, TEXT_ALONE, VisionSpec, streams, tower, vision_norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def contrastive(config: Config, name: str) -> ModelGraph:
         vocab_size=words.vocab,
         max_sequence_length=words.positions,
         block_class="CLIPEncoderLayer" if clip else "SiglipEncoderLayer",
-        streams=streams(vision, vision.patches, 1.0),
+        streams=(TEXT_ALONE, *streams(vision, vision.patches, 1.0)),
         notes=(*assumptions(image, image.model_type), *assumptions(text, text.model_type)),
         attributes={
             "hidden": words.hidden,

@@ -14,7 +14,7 @@ from meshwright.planner.encoders import BlockSpec, EmbeddingSpec, block_kind, em
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.family import HIDDEN, NO, YES, sizes, tied
-from meshwright.planner.importers.reading import architecture, assumptions, labels
+from meshwright.planner.importers.reading import architecture, assumptions, head_note, labels
 from meshwright.planner.importers.rules import (
     Reading,
     Rule,
@@ -391,7 +391,7 @@ def encoder(config: Config, name: str) -> ModelGraph:
         vocab_size=spec.vocab,
         max_sequence_length=spec.max_sequence_length,
         block_class=family.block_class,
-        notes=(f"head: {head_name}", *assumptions(config, model_type)),
+        notes=(*head_note(config, head_name), *assumptions(config, model_type)),
         attributes={
             "hidden": spec.hidden,
             "layers": spec.layers,

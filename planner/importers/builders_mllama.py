@@ -20,7 +20,7 @@ from meshwright.planner.importers.families_vlm import Between, VisionLanguage
 from meshwright.planner.importers.reading import assumptions, part
 from meshwright.planner.importers.rules import Reading, size
 from meshwright.planner.pieces import dense
-from meshwright.planner.vision import PATCHES, tower, vision_norm
+from meshwright.planner.vision import PATCHES, TEXT_ALONE, tower, vision_norm
 
 CROSS_LAYERS: Final = (3, 8, 13, 18, 23, 28, 33, 38)
 EXTRA_ROWS: Final = 8
@@ -127,12 +127,13 @@ def mllama(config: Config, name: str) -> ModelGraph:
         vocab_size=text.vocab_size,
         max_sequence_length=text.max_sequence_length,
         block_class=FAMILY.block_class,
-        streams=(Stream(PATCHES, "image", padded, tokens), IMAGE),
+        streams=(TEXT_ALONE, Stream(PATCHES, "image", padded, tokens), IMAGE),
         context=IMAGE.name,
-        notes=(
-            f"images of {tokens:,} tokens each are read by cross attention: the sequence is text alone",
-            *assumptions(vision_config, str(vision_config.values["model_type"])),
-            *text.notes,
-        ),
-        attributes={**text.attributes, "tower_layers": vision.layers, "tower_hidden": vision.hidden},
+        notes=(*assumptions(vision_config, str(vision_config.values["model_type"])), *text.notes),
+        attributes={
+            **text.attributes,
+            "tower_layers": vision.layers,
+            "tower_hidden": vision.hidden,
+            "image_tokens": tokens,
+        },
     )

@@ -12,7 +12,7 @@ from meshwright.planner.encoders import BlockSpec, EmbeddingSpec, block_kind, em
 from meshwright.planner.graph import ModelGraph, Stream
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES, Seq2SeqSpec
-from meshwright.planner.importers.reading import architecture, assumptions, labels
+from meshwright.planner.importers.reading import architecture, assumptions, head_note, labels
 from meshwright.planner.importers.rules import read_fields
 from meshwright.planner.pieces import activation, added, dense, few_tokens, language_head, norm
 
@@ -143,7 +143,7 @@ def encoder_decoder(config: Config, name: str) -> ModelGraph:
         "vocab_size": spec.vocab,
         "max_sequence_length": spec.max_sequence_length,
         "block_class": family.block_class,
-        "notes": assumptions(config, config.model_type),
+        "notes": (*head_note(config, head), *assumptions(config, config.model_type)),
         "attributes": _sizes(spec),
     }
     source, encoder = _encoder(spec)

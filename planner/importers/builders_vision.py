@@ -11,7 +11,7 @@ from meshwright.planner.assembly import Segment, assemble, chain
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_vision import read_tower
-from meshwright.planner.importers.reading import architecture, assumptions, labels
+from meshwright.planner.importers.reading import architecture, assumptions, head_note, labels
 from meshwright.planner.importers.rules import Reading, flag, size
 from meshwright.planner.pieces import dense, few_tokens
 from meshwright.planner.vision import VisionSpec, pooling_head, tower, vision_norm
@@ -136,7 +136,6 @@ def vision_model(config: Config, name: str) -> ModelGraph:
         *tower(spec, "text", "encoder"),
         Segment("head", (LayerKind("head", "head", operators, spec.hidden),)),
     )
-    image = "" if spec.tokens is None else f": {spec.tokens:,} tokens, class tokens included"
     return assemble(
         name,
         segments,
@@ -146,6 +145,6 @@ def vision_model(config: Config, name: str) -> ModelGraph:
         vocab_size=0,
         max_sequence_length=spec.tokens,
         block_class=BLOCK_CLASSES[model_type],
-        notes=(f"head: {head}", f"a sequence is one image{image}", *assumptions(config, model_type)),
+        notes=(*head_note(config, head), *assumptions(config, model_type)),
         attributes=tower_attributes(spec),
     )

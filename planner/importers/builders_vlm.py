@@ -21,6 +21,8 @@ IMAGE = Stream("image", "image")
 """Image tokens as the decoder sees them; the projector works on these."""
 
 PARTS = ("vision_config", "text_config", "audio_config")
+WINDOW_KEYS = ("sliding_window", "max_window_layers")
+"""Defaults that matter only where a switch turns windows on."""
 
 
 def text_part(config: Config, name: str, family: VisionLanguage) -> ModelGraph:
@@ -34,20 +36,24 @@ def text_part(config: Config, name: str, family: VisionLanguage) -> ModelGraph:
     # hf asks the builders first: a decoder within a model is read as one by itself.
     from meshwright.planner.importers.hf import model_from_config
 
-    values = _text_values(config, family)
-    inner = replace(config, values=values, source=f"{config.source}: text_config", assumed={})
+    values, assumed = _text_values(config, family)
+    inner = replace(config, values=values, source=f"{config.source}: text_config", assumed=assumed)
     return model_from_config(inner, name)
 
 
-def _text_values(config: Config, family: VisionLanguage) -> dict[str, Any]:
-    """Return the text part's keys, its class's defaults below them, and whether the head is tied."""
+def _own_text(config: Config, family: VisionLanguage) -> Mapping[str, Any]:
+    """Return the text part's keys as the file has them."""
     inner = config.values.get("text_config")
-    if isinstance(inner, Mapping):
-        own: Mapping[str, Any] = inner
-    elif family.flat:
-        own = {k: v for k, v in config.values.items() if k not in PARTS}
-    else:
-        own = family.text_absent
+    if inner is not None and not isinstance(inner, Mapping):
+        config.refuse("text_config", inner, "an object")
+    if inner is not None:
+        return inner
+    return {k: v for k, v in config.values.items() if k not in PARTS} if family.flat else family.text_absent
+
+
+def _text_values(config: Config, family: VisionLanguage) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the decoder's keys with its class's defaults below them, and the sizes that were defaults."""
+    own = _own_text(config, family)
     model_type = family.text_is or own.get("model_type") or family.text
     read_as, defaults = TEXT_PARTS.get(model_type, (model_type, {}))
     values = {**defaults, **own, "model_type": read_as}
@@ -56,7 +62,7 @@ def _text_values(config: Config, family: VisionLanguage) -> dict[str, Any]:
     tied = family.tied if outer is None else outer
     if tied or not family.inherits_tie:
         values["tie_word_embeddings"] = tied
-    return values
+    return values, {k: v for k, v in defaults.items() if k not in own and k not in WINDOW_KEYS}
 
 
 def _image_tokens(vision: VisionSpec, merge: float) -> int | None:
@@ -100,7 +106,6 @@ def vision_language(config: Config, name: str) -> ModelGraph:
     tokens = _image_tokens(vision, merge)
     projector = LayerKind("projector", "block", family.projector(between), text.hidden_size, IMAGE.name)
     segments = (*tower(vision, PATCHES), Segment("projector", (projector,)), *decoder_pieces(text))
-    size = "of any size" if tokens is None else f"of {tokens:,} tokens each"
     return assemble(
         name,
         segments,
@@ -113,10 +118,11 @@ def vision_language(config: Config, name: str) -> ModelGraph:
         block_class=family.block_class or text.block_class,
         streams=(*streams(vision, tokens, merge), IMAGE),
         mtp_parameters=text.mtp_parameters,
-        notes=(
-            f"images {size} join the text: the sequence holds both",
-            *assumptions(vision_config, str(vision_config.values["model_type"])),
-            *text.notes,
-        ),
-        attributes={**text.attributes, "tower_layers": vision.layers, "tower_hidden": vision.hidden},
+        notes=(*assumptions(vision_config, str(vision_config.values["model_type"])), *text.notes),
+        attributes={
+            **text.attributes,
+            "tower_layers": vision.layers,
+            "tower_hidden": vision.hidden,
+            "image_tokens": tokens,
+        },
     )

@@ -28,6 +28,13 @@ def architecture(config: Config, known: tuple[str, ...], default: str) -> str:
     return match.group(1)
 
 
+def head_note(config: Config, head: str) -> tuple[str, ...]:
+    """Return a note on the head that was taken where the file names no class."""
+    if config.values.get("architectures"):
+        return ()
+    return (f"architectures is not in the file: planned as the class that ends in {head}",)
+
+
 def labels(config: Config, default: int = 2) -> int:
     """Return the classes of a classification head: as many as ``id2label`` names, or ``num_labels``.
 
