@@ -84,10 +84,11 @@ class Problem:
             that the model does not have.
         """
         from meshwright.hardware.catalogue import load_cluster
+        from meshwright.planner.importers import load_model
 
         machine = cluster if isinstance(cluster, Cluster) else load_cluster(str(cluster))
         work = job if isinstance(job, Job) else Job.from_mapping(job)
-        graph = model if isinstance(model, ModelGraph) else _load(str(model), work.mtp)
+        graph = model if isinstance(model, ModelGraph) else load_model(str(model), mtp=work.mtp)
         check_lengths(graph, work)
         if work.mtp and graph.mtp_parameters:
             raise MeshwrightError(
@@ -98,9 +99,3 @@ class Problem:
         _ = problem.target, problem.profile, problem.optimizer, problem.model
         find_loss(problem.profile.loss if work.loss is None else work.loss)
         return problem
-
-
-def _load(name: str, mtp: bool) -> ModelGraph:
-    from meshwright.planner.importers import load_model
-
-    return load_model(name, mtp=True) if mtp else load_model(name)

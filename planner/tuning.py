@@ -146,7 +146,7 @@ class Tuning:
 
     def __str__(self) -> str:
         """Return the text that reads as this tuning."""
-        words = {field: word for word, field in reversed(_WORDS.items())}
+        words = {field: word for word, field in reversed(tuple(_WORDS.items()))}
         said = [f for f in fields(self) if f.name != "kind" and getattr(self, f.name) != f.default]
         if self.kind == "lora" and self.rank == RANK:
             said = [*fields(self)[1:2], *said]
