@@ -2,23 +2,21 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
-from benchmarks.row_model import graph_of
+from benchmarks.row_model import graph_of, predicts_ahead
 from benchmarks.row_strategy import sequences_of, write
 from benchmarks.rows import Row
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.memory import ITEMS
-from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.schedule import rank_of_chunk
 from meshwright.costmodels.step import Price, price
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.meshes import Meshes, mesh_of
 from meshwright.planner.plan import Plan
@@ -26,8 +24,6 @@ from meshwright.planner.pricing import counts, setting
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import rules
 from meshwright.planner.strategy import chunks_from, plan_from
-from meshwright.planner.tuned import mixed, tuned
-from meshwright.planner.tuning import Tuning
 
 OUTSIDE_ALLOCATOR = ("communicators", "context")
 """Items that no framework's allocator sees."""
@@ -127,8 +123,9 @@ def express(row: Row) -> Expressed:
         profile=settings.profile_of(row),
         headroom=0.0,
         tuning=tuning,
+        mtp=predicts_ahead(row),
     )
-    problem = Problem(trained(graph, tuning, precision), cluster, job)
+    problem = Problem(graph, cluster, job)
     written = write(row, problem)
     d = written.decisions
     chunks = chunks_from(problem, rank_of_chunk(d["schedule"], d["pp"], d["vpp"]), written.layers_per_stage)
@@ -139,12 +136,6 @@ def express(row: Row) -> Expressed:
     about = (about_model, about_cluster, about_batch, about_precision, about_optimizer, about_tuning)
     notes = tuple(note for each in (*about, written.assumptions) for note in each)
     return Expressed(row, problem, plan, notes)
-
-
-@lru_cache(maxsize=1024)
-def trained(graph: ModelGraph, tuning: Tuning, precision: str) -> ModelGraph:
-    """Return the graph as it is trained, as :meth:`Problem.load` prepares it; one object for equal ones."""
-    return mixed(tuned(graph, tuning), find_precision(precision))
 
 
 def price_rows(rows: Iterable[Row], detail: bool = False) -> list[Priced]:
@@ -171,10 +162,19 @@ def price_rows(rows: Iterable[Row], detail: bool = False) -> list[Priced]:
 
 
 def _shared(run: Expressed) -> tuple[object, ...]:
-    """Return what makes runs share a setting."""
+    """Return what makes runs share a setting: all but the number of blocks that the outermost tier joins.
+
+    A group's time follows from the blocks that it joins, not from those of the whole cluster, so the
+    largest cluster of a group prices the others exactly (rings and tori, which wrap around, excepted).
+    """
     problem, job = run.problem, run.problem.job
-    names = (job.sequence_length, job.precision, job.optimizer, job.profile, job.loss)
-    return (id(problem.model), id(problem.cluster), *names)
+    cluster = problem.cluster
+    fabric: object = id(cluster)
+    if cluster.tiers[-1].kind not in ("ring", "torus", "line"):
+        outermost = replace(cluster.tiers[-1], fan_out=1)
+        fabric = (id(cluster.accelerator), cluster.tiers[:-1], outermost, cluster.devices_per_host)
+    names = (job.sequence_length, job.precision, job.optimizer, job.profile, job.loss, job.tuning)
+    return (id(problem.base), fabric, *names)
 
 
 def _price_group(runs: Sequence[Expressed], detail: bool) -> list[Priced]:
@@ -190,13 +190,12 @@ def _price_group(runs: Sequence[Expressed], detail: bool) -> list[Priced]:
 def _price(runs: Sequence[Expressed], detail: bool) -> Price:
     tables = [counts(run.problem, run.plan) for run in runs]
     strategies = joined([mesh_of(run.plan) for run in runs]).strategies()
-    return price(setting(runs[0].problem), strategies, _padded(tables), detail=detail)
+    widest = max(runs, key=lambda run: run.problem.cluster.num_devices)
+    return price(setting(widest.problem), strategies, _padded(tables), detail=detail)
 
 
 def joined(meshes: Sequence[Meshes]) -> Meshes:
     """Return several batches of meshes as one."""
-    from dataclasses import fields
-
     return Meshes(**{f.name: np.concatenate([getattr(m, f.name) for m in meshes]) for f in fields(Meshes)})
 
 

@@ -224,15 +224,25 @@ def graph_of(row: Row) -> tuple[ModelGraph, tuple[str, ...]]:
         If the importers do not read the model.
     """
     keys, assumed = config_of(row)
-    graph = _graph(json.dumps(keys, sort_keys=True))
+    mtp = predicts_ahead(row)
+    if mtp:
+        keys["num_nextn_predict_layers"] = 1
+    graph = _graph(json.dumps(keys, sort_keys=True), mtp)
     if row.params_b is None or _off(row, graph) < 0.03:
         return graph, assumed
-    other = _graph(json.dumps(keys | {"tie_word_embeddings": not any(graph.tied)}, sort_keys=True))
+    flipped = keys | {"tie_word_embeddings": not any(graph.tied)}
+    other = _graph(json.dumps(flipped, sort_keys=True), mtp)
     rounded = float(row.params_b).is_integer()  # "13B" is a name, 12.85 is a count
     if not rounded and _off(row, other) < _off(row, graph):
         said = "apart from" if any(graph.tied) else "shared with"
         return other, (*assumed, f"head {said} the embedding: so the printed parameters are met")
     return graph, (*assumed, f"parameters are off the {row.params_b} B printed by {_off(row, graph):.1%}")
+
+
+def predicts_ahead(row: Row) -> bool:
+    """Return whether the run trains the multi-token-prediction layer of DeepSeek-V3 (its notes say so)."""
+    said = re.search(r"MTP layer (probably )?on", row.notes) or "w/ MTP" in row.model_name
+    return bool(said) and "w/o MTP" not in row.model_name
 
 
 def _off(row: Row, graph: ModelGraph) -> float:
@@ -241,9 +251,9 @@ def _off(row: Row, graph: ModelGraph) -> float:
 
 
 @lru_cache(maxsize=512)
-def _graph(text: str) -> ModelGraph:
+def _graph(text: str, mtp: bool) -> ModelGraph:
     from meshwright.planner.importers.config import Config
     from meshwright.planner.importers.hf import model_from_config
 
     values = json.loads(text)
-    return model_from_config(Config("row", values), values["model_type"])
+    return model_from_config(Config("row", values), values["model_type"], mtp=mtp)

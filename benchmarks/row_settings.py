@@ -65,6 +65,8 @@ def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
     rank, assumed = row.lora or DEFAULT_RANK, ()
     said = [a for a in _ADAPTED if a[0] in row.framework.lower()]
     targets = said[0][1] if said else ("all-linear",)
+    if said and re.search(r"falcon|stablelm|phi-3", row.model_name.lower()):
+        targets = ("attention",)  # one product makes queries, keys and values
     assumed = (f"adapted products not printed: {', '.join(targets)}" + (f", {said[0][2]}" if said else ""),)
     if row.lora is None:
         assumed += (f"adapter rank not stated: {rank}",)
@@ -103,7 +105,11 @@ def profile_of(row: Row) -> str:
     if not flash(row):
         return "megatron-2022"
     if megatron(row):
-        return "megatron-core"
+        return "megatron-core-deepep" if row.stated("moe_flex_dispatcher_backend") else "megatron-core"
+    if row.tuning in ("lora", "qlora") and re.search(
+        r"trainer|axolotl|trl|qlora|habana", row.framework.lower()
+    ):
+        return "peft"
     if fsdp(row):
         return "fsdp2"
     if re.search(r"deepspeed|hf trainer|trl|axolotl", row.framework.lower()):

@@ -76,6 +76,10 @@ def degrees_of(row: Row, problem: Problem) -> tuple[dict[str, int], tuple[str, .
     if row.dp is not None and row.dp != dp:
         assumed += (f"dp {row.dp} is printed, {devices} devices leave {dp}",)
     ep = row.ep or 1
+    if tp * cp * dp % ep:
+        raise NotExpressibleError(
+            f"ep {ep} does not divide the {tp * cp * dp} ranks that tp, cp and dp leave"
+        )
     if row.moe is not None and ep > 1:
         assumed += ("expert-tensor degree not stated: 1",)
     return {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": 1}, assumed
@@ -91,6 +95,8 @@ def _split(row: Row, problem: Problem) -> tuple[int, int]:
     if together is None:
         room = STATE_SHARE * problem.cluster.accelerator.memory_bytes
         needed = STATE_BYTES * problem.model.parameters / room
+        if row.global_batch is not None:  # every replica has a sequence
+            needed = max(needed, devices / row.global_batch)
         together = next((n for n in _divisors(devices) if n >= needed), devices)
     tp = row.tp or max(d for d in _divisors(together) if d <= node)
     return tp, row.pp or max(together // tp, 1)
@@ -100,13 +106,16 @@ def _divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def micro_batches_of(row: Row, batch: int, dp: int) -> tuple[int, int, tuple[str, ...]]:
+def micro_batches_of(row: Row, batch: int, dp: int, pp: int = 1) -> tuple[int, int, tuple[str, ...]]:
     """Return the micro-batch and its count, and what was assumed; a last smaller one counts as a whole."""
     assumed: tuple[str, ...] = ()
     size = row.micro_batch
     if size is None:
         size = max(batch // (dp * (row.grad_accum or batch)), 1)
         assumed += (f"micro-batch not stated: {size}",)
+    if pp > 1 and "torchtitan" in row.framework:
+        size = 1
+        assumed += ("the pipeline splits the local batch: into single sequences",)
     size = min(size, max(-(-batch // dp), 1))
     count = -(-batch // (dp * size))
     if batch % (dp * size):
@@ -122,15 +131,16 @@ def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, t
     NotExpressibleError
         If the planner has no such schedule.
     """
-    said = (row.schedule or "").lower()
+    said = (row.schedule or row.notes).lower()
     vpp = row.vpp or 1
     if pp == 1:
         return "1f1b", 1, ()
-    zero_bubble = re.match(r"zb-\w+|dualpipe-?\w*", said)
+    zero_bubble = re.match(r"zb-?\w+|dualpipe-?\w*", said)
     if zero_bubble:
-        if zero_bubble.group() not in names():
-            raise NotExpressibleError(f"schedule {zero_bubble.group()} is not known to the planner")
-        return zero_bubble.group(), 1, ()
+        name = zero_bubble.group().replace("-", "")
+        if name not in names():
+            raise NotExpressibleError(f"schedule {name} is not known to the planner")
+        return name, 1, ()
     assumed: tuple[str, ...] = ()
     if vpp == 1 and ("interleaved" in said or said == "1f1b-i") and row.vpp is None:
         vpp = max((blocks + 2) // pp, 1)
@@ -155,7 +165,7 @@ def write(row: Row, problem: Problem) -> Written:
     """
     degrees, why = degrees_of(row, problem)
     batch, _, _ = sequences_of(row)
-    size, count, told = micro_batches_of(row, batch, degrees["dp"])
+    size, count, told = micro_batches_of(row, batch, degrees["dp"], degrees["pp"])
     blocks = len(problem.model.block_layers)
     schedule, vpp, said = schedule_of(row, degrees["pp"], blocks, count)
     stage, replicas, sharded = settings.sharding_of(row, degrees["dp"], _parts(problem))
