@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from meshwright.hardware.errors import MeshwrightError
     from meshwright.planner.estimate import estimate
     from meshwright.planner.importers import load_model
+    from meshwright.planner.importers.module import from_module
     from meshwright.planner.job import Job
     from meshwright.planner.plan import Plan
     from meshwright.planner.problem import Problem
@@ -27,6 +28,7 @@ __all__ = [
     "Result",
     "__version__",
     "estimate",
+    "from_module",
     "load_accelerator",
     "load_cluster",
     "load_model",
@@ -40,6 +42,7 @@ _HOME: Final = {
     "Problem": "meshwright.planner.problem",
     "Result": "meshwright.planner.result",
     "estimate": "meshwright.planner.estimate",
+    "from_module": "meshwright.planner.importers.module",
     "load_accelerator": "meshwright.hardware.catalogue",
     "load_cluster": "meshwright.hardware.catalogue",
     "load_model": "meshwright.planner.importers",

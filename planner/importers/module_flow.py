@@ -12,7 +12,7 @@ VIEWS: Final = frozenset(
     "view _unsafe_view reshape _reshape_alias t transpose permute expand unsqueeze squeeze slice select split "
     "split_with_sizes unsafe_split unsafe_chunk chunk unbind alias detach as_strided clone contiguous _to_copy "
     "lift_fresh lift narrow diagonal unfold movedim swapaxes numpy_T real imag view_as_real view_as_complex "
-    "_conj copy lift_fresh_copy positive resolve_conj im2col".split()
+    "_conj lift_fresh_copy positive resolve_conj im2col".split()
 )
 """Operations that move nothing that a fused kernel would not: views, and copies into another layout or type."""
 
@@ -72,6 +72,8 @@ class Flow:
         name = plain(op.name)
         if name in VIEWS and op.inputs:
             return self.root[op.inputs[0]]
+        if name == "copy" and len(op.inputs) == 2:  # what is written, not what it replaces
+            return self.root[op.inputs[1]]
         if name in SCALINGS and (one := self._scaled(op)) is not None:
             return self.root[one]
         return own
@@ -103,8 +105,23 @@ class Flow:
         """Operations that do something to activations, in order."""
         return tuple(op for op in self.trace.ops if self._works(op))
 
+    @cached_property
+    def live(self) -> frozenset[int]:
+        """Operations from which something reaches what the module returns (all, if it returns no tensor)."""
+        if not self.trace.outputs:
+            return frozenset(range(len(self.trace.ops)))
+        wanted = set(self.trace.outputs)
+        found = []
+        for op in reversed(self.trace.ops):
+            if not wanted.isdisjoint(op.outputs):
+                wanted.update(op.inputs)
+                found.append(op.index)
+        return frozenset(found)
+
     def _works(self, op: Op) -> bool:
         first = op.outputs[0]
+        if op.index not in self.live:
+            return False
         return self.value(first).active and not self.static[first] and not self.is_view(op)
 
     @cached_property

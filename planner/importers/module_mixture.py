@@ -39,6 +39,7 @@ class Mixture:
     router_bias: bool
     weights: tuple[str, ...]
     absorbed: tuple[int, ...]
+    node_limit: int | None = None
 
     def operators(self, trained: bool) -> tuple[Operator, ...]:
         """Return router, dispatch, products and combine."""
@@ -50,13 +51,13 @@ class Mixture:
         router = Router("router", self.hidden, e, k, self.router_bias, trained=trained)
         return (
             *((router,) if self.routed else ()),
-            Exchange("dispatch", "dispatch", self.hidden, k),
+            Exchange("dispatch", "dispatch", self.hidden, k, self.node_limit),
             ExpertGemm(
                 up, e, k, outer, (inner,) * self.branches, "column", self.bias, saves_output=True, trained=trained
             ),
             ExpertActivation("expert_activation", k, self.branches * f, f, f, f, ratio),
             ExpertGemm("expert_down", e, k, inner, (outer,), "row", self.bias, trained=trained),
-            Exchange("combine", "combine", self.hidden, k),
+            Exchange("combine", "combine", self.hidden, k, self.node_limit),
         )
 
 
@@ -86,6 +87,7 @@ def mixture_of(links: Links, node: Node) -> Mixture:
         router_bias=bool(routed and router and router.product and router.product.biases),
         weights=tuple(w for n in links.nodes if routed and n.at in absorbed for w in _weights(n)),
         absorbed=absorbed if routed else (),
+        node_limit=_node_limit(links, node),
     )
 
 
@@ -113,6 +115,14 @@ def _topk(links: Links, node: Node, experts: int) -> int:
         f"how many of its {experts} experts a token visits is not said",
         f"an integer attribute {TOPK[0]!r} on the module, or routing indices of shape (tokens, top_k)",
     )
+
+
+def _node_limit(links: Links, node: Node) -> int | None:
+    """Return the groups of experts that a token may visit, where the module says that it is limited."""
+    groups = links.flow.trace.attribute(node.scope, "n_group")
+    limit = links.flow.trace.attribute(node.scope, "topk_group")
+    limited = isinstance(groups, int) and isinstance(limit, int) and 1 <= limit < groups
+    return limit if limited else None
 
 
 def _router(links: Links, node: Node, experts: int) -> tuple[Node | None, tuple[int, ...]]:

@@ -180,11 +180,12 @@ def _fused_nodes(flow: Flow, loose: list[Op], segment: Sequence[int]) -> list[No
     """Return the groups of the operations that move memory, each as one node."""
     groups: dict[int, list[Op]] = {}
     home: dict[int, int] = {}
+    norms = _norm_scopes(flow, loose)
     for op in reversed(loose):
         readers = [r for o in op.outputs for r in flow.readers.get(o, ())]
         targets = {home.get(r.index, -1) for r in readers}
         joined = next(iter(targets)) if len(targets) == 1 else -1
-        if joined >= 0 and _fits(op, groups[joined], segment):
+        if joined >= 0 and _fits(op, groups[joined], segment, norms):
             groups[joined].append(op)
             home[op.index] = joined
         else:
@@ -193,13 +194,21 @@ def _fused_nodes(flow: Flow, loose: list[Op], segment: Sequence[int]) -> list[No
     return [_group_node(flow, list(reversed(ops))) for ops in groups.values()]
 
 
-def _fits(op: Op, group: list[Op], segment: Sequence[int]) -> bool:
+def _norm_scopes(flow: Flow, loose: list[Op]) -> frozenset[str]:
+    """Return the modules that do nothing but normalise: all that they run is one kernel."""
+    others = {op.scope for op in flow.work if op.name in PRODUCTS or "attention" in op.name}
+    return frozenset(op.scope for op in loose if _reduces(op)) - others
+
+
+def _fits(op: Op, group: list[Op], segment: Sequence[int], norms: frozenset[str]) -> bool:
     """Return whether an operation may run in one kernel with a group that alone reads it."""
     if segment[op.index] != segment[group[0].index]:
         return False
-    if op.scope == group[-1].scope or op.scope == group[0].scope:
+    scopes = {o.scope for o in group}
+    if scopes == {op.scope}:
         return True
-    return not _reduces(op) and not any(map(_reduces, group))
+    apart = op.scope in norms or _reduces(op) or bool(scopes & norms) or any(map(_reduces, group))
+    return not apart
 
 
 def _reduces(op: Op) -> bool:

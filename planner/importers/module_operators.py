@@ -90,6 +90,8 @@ class Layer:
                 self._count(node)
                 continue
             self._leave([root for root in node.reads if root in self.partial])
+            if node.kind in ("pointwise", "attention") and any(root in self.split for root in node.reads):
+                self._gather([root for root in node.reads if root not in self.split])
             _LOWER[node.kind](self, node)
         self._leave(list(self.partial))
         return tuple(self.operators)
@@ -118,6 +120,12 @@ class Layer:
         if roots:
             width = max(self.partial.pop(root) for root in roots)
             self.operators.append(Boundary(self.name("exit"), "exit", width))
+
+    def _gather(self, roots: list[int]) -> None:
+        """Enter the tensor-parallel region with values that meet split ones (MLA's rotary keys)."""
+        for root in roots:
+            if root in self.links.maker or root == self.stretch.given:
+                self._enter(root)
 
     def _enter(self, root: int) -> None:
         if root not in self.entered and root not in self.context:
@@ -213,9 +221,16 @@ class Layer:
         inputs = self._input_part(first, shard)
         name = "+".join(self.label(n, "product").rpartition(".")[2] for n in group)
         prefix = self.label(group[0], "product").rpartition(".")[0]
-        on: Literal["own", "context"] = "context" if self.flow.root[first.source] in self.context else "own"
+        on: Literal["own", "context", "sequence"] = "own"
+        if self.flow.root[first.source] in self.context:
+            on = "context"
+        elif shard == "replicated" and self.stretch.role == "block":
+            on = "sequence"
         kept = shard != "row" and any(self.needed(w) for n in group for w in n.writes)
-        if shard == "row":
+        is_head = self.stretch.role == "head" and outputs == (vocabulary(self.vocabulary),) and shard == "column"
+        if is_head:
+            kept = False
+        elif shard == "row":
             kept = any(self._bends(w) for n in group for w in n.writes)
         gemm = (Gemm if plain or tied else SharedGemm)(
             self.name(f"{prefix}.{name}".lstrip(".")),
@@ -237,7 +252,7 @@ class Layer:
             self.operators.append(
                 Pointwise(self.name(f"{gemm.name}.weights"), "sequence", 0, 0, weights=loose, trained=trained)
             )
-        if self.stretch.role == "head" and outputs == (vocabulary(self.vocabulary),) and shard == "column":
+        if is_head:
             self.operators.append(CrossEntropy(self.name("loss"), outputs[0], FULL_LOGITS))
 
     def _input_part(self, product: Product, shard: Shard) -> Part:
@@ -378,7 +393,8 @@ class Layer:
     def _feeds(self, written: list[int]) -> bool:
         """Return whether products with weights alone read what a group writes."""
         readers = [r for w in written for r in self.links.readers.get(w, [])]
-        plain = all(r.kind == "product" for r in readers) and not set(written) & {self.stretch.output}
+        plain = all(r.kind == "product" for r in readers) and self.stretch.output not in written
+        plain = plain and self.stretch.role == "block"
         return bool(readers) and plain
 
     def _alike(self, one: Node, other: Node) -> bool:

@@ -4,6 +4,7 @@ Values that follow from constants alone (positions, masks) are computed for real
 that a mask can be read and a branch on it taken. A random scalar (layer drop) counts as its mean.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -36,6 +37,7 @@ class Recorder:
         self.trace = trace
         self.ids: dict[int, int] = {}
         self.alive: list[Any] = []
+        self.sharing: dict[int, dict[int, Any]] = defaultdict(dict)
         self.stack: list[tuple[str, str]] = []
         self.broken: tuple[str, str] | None = None
         for name, parameter in twin.named_parameters():
@@ -47,6 +49,7 @@ class Recorder:
         self.trace.values.append(value)
         self.alive.append(tensor)
         self.ids[id(tensor)] = len(self.trace.values) - 1
+        self.sharing[_storage(tensor)][id(tensor)] = tensor
         return len(self.trace.values) - 1
 
     def value(self, tensor: Any) -> int:
@@ -92,6 +95,30 @@ class Recorder:
             outputs.append(self._note(fake, value))
         scope, kind = self.stack[-1] if self.stack else ("", "")
         self.trace.ops.append(Op(index, name, refs[0], refs[1], inputs, tuple(outputs), scope, kind))
+        if name.endswith("_") and leaves and outputs:
+            self._spread(leaves[0], outputs[0])
+
+    def _spread(self, written: Any, value: int) -> None:
+        """Note that a write into a tensor changed the tensors that share its memory (``x[..., :n] = y``).
+
+        Wider ones now depend on what was written; the views of narrower ones are left as they were.
+        """
+        values = self.trace.values
+        for other in list(self.sharing[_storage(written)].values()):
+            old = self.ids[id(other)]
+            if id(other) == id(written) or values[old].size < values[value].size:
+                continue
+            whole = values[old].size == values[value].size
+            inputs = (value,) if whole else (old, value)
+            new = Value(values[old].shape, len(self.trace.ops))
+            new.active = any(values[i].active for i in inputs)
+            new.from_input = any(values[i].from_input for i in inputs)
+            new.known = values[old].known if values[value].known is not None else None
+            scope, kind = self.stack[-1] if self.stack else ("", "")
+            name = "alias" if whole else "slice_scatter"
+            refs = tuple(Ref(i) for i in inputs)
+            index = self._note(other, new)
+            self.trace.ops.append(Op(len(self.trace.ops), name, refs, {}, inputs, (index,), scope, kind))
 
     def _known(self, func: Any, name: str, leaves: list[Any], args: Any, kwargs: Any) -> Any:
         """Return the operation's real result if it follows from constants and is small, else None."""
@@ -169,7 +196,7 @@ def record(module: Any, example: Any) -> Trace:
             raise
         except Exception as error:
             raise _explained(recorder, error) from error
-    trace.outputs = tuple(recorder.value(t) for t in _tensors(out))
+    trace.outputs = tuple(recorder.value(t) for t in _tensors(out) or _tensors(getattr(out, "__dict__", {})))
     return trace
 
 
@@ -243,6 +270,14 @@ def _dispatch_mode(recorder: Recorder) -> Any:
         return recorder.dispatch(func, args, kwargs or {})
 
     return type("Recording", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
+
+
+def _storage(tensor: Any) -> int:
+    """Return what tensors that share memory have in common."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # a tensor without memory of its own (sparse, wrapped)
+        return -id(tensor)
 
 
 def _real(tensor: Any) -> Any:
