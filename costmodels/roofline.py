@@ -128,7 +128,8 @@ def work_time(work: Work, rates: DeviceRates, profile: Profile, backward: bool =
     if work.kernel == "gemm":
         return launch + np.maximum(gemm_flops_time(work, rates), memory)
     fraction = profile.attention_backward_fraction if backward else profile.attention_forward_fraction
-    ramp = work.k / (work.k + profile.attention_half_length)
+    length = np.maximum(work.k, 1)  # an empty stream has no length, and no FLOPs either
+    ramp = length / (length + profile.attention_half_length)
     sustained = rates.peak_flops_per_s * rates.gemm_fraction * fraction * ramp
     return launch + np.maximum(work.flops / sustained, memory)
 

@@ -81,7 +81,7 @@ class Tuning:
     frozen_layers
         The first so many blocks of the main stream are frozen and get no adapters.
     frozen_streams
-        Token streams whose layers are frozen and get no adapters (a vision tower).
+        Token streams whose layers are frozen and get no adapters (``patches``: those of a vision tower).
 
     Raises
     ------
@@ -136,7 +136,7 @@ class Tuning:
         if self.kind == "freeze" and not (self.frozen_layers or self.frozen_streams):
             raise MeshwrightError(
                 "tuning: kind 'freeze' freezes nothing; give frozen_layers (freeze:layers=20) or "
-                "frozen_streams (freeze:streams=vision)"
+                "frozen_streams (freeze:streams=patches)"
             )
 
     @property
