@@ -1,14 +1,10 @@
 """Lower bounds on the step time and the memory of every mesh, in numpy: what they discard cannot win.
 
-Two passes. :func:`quick_bounds` prices all meshes: total work spread over the pipeline by the closed form of
-its schedule. :func:`stage_bounds` looks at the survivors' ranks: how much of the model can rank ``i`` hold
-within its memory (with its in-flight micro-batches) and within the time that a step of length ``M`` leaves
-it? Give each layer kind a value; a rank's fractional mix of kinds and recompute modes of the greatest value
-under two limits is a linear program with a closed form. If the ranks together hold less than the model's
-value, whatever the values are, no plan of length ``M`` exists. Bisection on ``M`` gives the bound.
+All meshes are priced: total work spread over the pipeline by the closed form of its schedule, and the mean
+over ranks of what must be held. :mod:`meshwright.planner.stage_bounds` looks closer at the survivors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -17,7 +13,6 @@ from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.pipeline_bounds import uniform_bound
 from meshwright.costmodels.recompute import MODES, has_experts
-from meshwright.costmodels.schedule import build, in_flight
 from meshwright.costmodels.step import fixed_bytes
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
@@ -96,27 +91,75 @@ def _least(values: FloatArray, allowed: BoolArray) -> FloatArray:
     return np.asarray(np.where(allowed, values, np.inf).min(axis=-1))
 
 
-def least_work(s: Strategies, tables: Tables, want: Demand) -> tuple[FloatArray, FloatArray]:
-    """Return the least seconds of all chunks for a micro-batch, and the largest forward share, (B,)."""
+@dataclass(frozen=True)
+class Looks:
+    """What a first look at meshes takes from their tables, each (B,); no schedule and no vpp matters here.
+
+    Attributes
+    ----------
+    layers_s
+        Least seconds of all layers for a micro-batch.
+    forward_share
+        Largest share of a forward pass in a chunk's time.
+    pass_s, transfer_s, weight_s
+        Lost in every pass of a chunk, between stages, and of the weight gradients.
+    tail_s
+        What follows the pipeline at least.
+    floor_bytes
+        What the fullest rank holds at least.
+    """
+
+    layers_s: FloatArray
+    forward_share: FloatArray
+    pass_s: FloatArray
+    transfer_s: FloatArray
+    weight_s: FloatArray
+    tail_s: FloatArray
+    floor_bytes: FloatArray
+
+    def take(self, rows: IntArray) -> "Looks":
+        """Return the looks at some rows."""
+        return Looks(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    def work_s(self, s: Strategies) -> FloatArray:
+        """Return the least seconds of all chunks for a micro-batch, (B,)."""
+        return self.layers_s + 2 * s.chunks * self.pass_s
+
+
+def look(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> Looks:
+    """Return the first look at a batch of meshes."""
     backward = _least(tables.backward_s, want.allowed)
-    layers = ((tables.forward_s + backward) * want.layers).sum(axis=-1)
-    ratios = tables.forward_s / np.maximum(tables.forward_s + backward, 1e-30)
-    return layers + 2 * s.chunks * tables.pass_s, np.maximum(ratios.max(axis=-1), 0.5 * (tables.pass_s > 0))
+    both = tables.forward_s + backward
+    ratios = (tables.forward_s / np.maximum(both, 1e-30)).max(axis=-1)
+    return Looks(
+        layers_s=(both * want.layers).sum(axis=-1),
+        forward_share=np.maximum(ratios, 0.5 * (tables.pass_s > 0)),
+        pass_s=tables.pass_s,
+        transfer_s=tables.transfer_s,
+        weight_s=(tables.weight_s * want.layers).sum(axis=-1),
+        tail_s=_tail(setting, s, tables, want),
+        floor_bytes=_memory_floor(setting, s, tables, want),
+    )
 
 
-def quick_bounds(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> FloatArray:
+def quick_bounds(s: Strategies, seen: Looks) -> FloatArray:
     """Return a lower bound on the step time of each mesh, (B,), whatever the stages and recomputation."""
-    work, share = least_work(s, tables, want)
+    work = seen.work_s(s)
     pipeline = np.zeros(len(s))
     names = np.array(s.schedule)
-    apart = (tables.weight_s * want.layers).sum(axis=-1)
     for name in sorted(set(s.schedule)):
         at = names == name
-        sizes = s.pp[at], s.vpp[at], s.num_microbatches[at]
         pipeline[at] = uniform_bound(
-            name, *sizes, work[at], share[at], tables.transfer_s[at], weight_s=apart[at]
+            name,
+            s.pp[at],
+            s.vpp[at],
+            s.num_microbatches[at],
+            work[at],
+            seen.forward_share[at],
+            seen.transfer_s[at],
+            seen.weight_s[at],
         )
-    return (pipeline + _tail(setting, s, tables, want)) * SAFETY
+    return (pipeline + seen.tail_s) * SAFETY
 
 
 def _tail(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> FloatArray:
@@ -128,7 +171,7 @@ def _tail(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> Floa
     return np.asarray(np.where(s.pp == 1, late, 0.0) + update + setting.profile.step_fixed_s)
 
 
-def memory_floor(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> FloatArray:
+def _memory_floor(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> FloatArray:
     """Return bytes that the fullest rank of each mesh holds at least, (B,): the mean over ranks.
 
     Every layer's states lie somewhere, and every layer keeps one micro-batch's least activations at its peak.
@@ -136,151 +179,3 @@ def memory_floor(setting: Setting, s: Strategies, tables: Tables, want: Demand) 
     kept = _least(tables.saved_bytes, want.allowed) * (1 + setting.profile.fragmentation)
     everywhere = ((tables.state_bytes + kept) * want.layers).sum(axis=-1) / s.pp
     return np.asarray((everywhere + np.sum(list(fixed_bytes(setting, s).values()), axis=0)) * SAFETY)
-
-
-def in_flight_floor(s: Strategies) -> FloatArray:
-    """Return micro-batches that each rank holds at least in every one of its chunks at its peak, (B, R)."""
-    floor = np.zeros((len(s), int(s.pp.max())))
-    keys: dict[tuple[str, int, int, int], list[int]] = {}
-    for row, name in enumerate(s.schedule):
-        key = (name, int(s.pp[row]), int(s.vpp[row]), int(s.num_microbatches[row]))
-        keys.setdefault(key, []).append(row)
-    for (name, pp, vpp, m), rows in keys.items():
-        if name == "1f1b":
-            floor[rows, :pp] = np.minimum(m, pp - np.arange(pp))
-        else:
-            live = in_flight(build(name, pp, vpp, m))
-            floor[rows, :pp] = [table.min(axis=1).max() for table in live]
-    return floor
-
-
-@dataclass(frozen=True)
-class _Ranks:
-    """What the ranks of each mesh offer, (B, R), and what an item (a kind in a mode) asks for.
-
-    Attributes
-    ----------
-    item_s, item_bytes
-        (B, 1, I) and (B, R, I).
-    values
-        Values of the items, (V, B, 1, I): several ways to weigh kinds against each other.
-    needed
-        The model's value, (V, B).
-    """
-
-    room_bytes: FloatArray
-    taken_s: FloatArray
-    exists: BoolArray
-    item_s: FloatArray
-    item_bytes: FloatArray
-    values: FloatArray
-    needed: FloatArray
-
-
-def _ranks(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable: float) -> _Ranks:
-    """Return room on each rank after the ends of the model took theirs, and the items to fill it with."""
-    index = np.arange(int(s.pp.max()))
-    exists = index < s.pp[:, None]
-    live = np.maximum(in_flight_floor(s), 1.0)
-    growth = 1 + setting.profile.fragmentation
-    fixed = np.sum(list(fixed_bytes(setting, s).values()), axis=0)
-    room = np.broadcast_to(usable - fixed[:, None], exists.shape).copy()
-    taken = np.zeros(exists.shape)
-    for k, here in ((want.first, index == 0), (want.last, index == s.pp[:, None] - 1)):
-        if k >= 0:
-            saved = growth * tables.saved_bytes[:, k, 0, None] * live
-            room -= np.where(here, tables.state_bytes[:, k, None] + saved, 0.0)
-            taken += np.where(here, (tables.forward_s[:, k] + tables.backward_s[:, k, 0])[:, None], 0.0)
-    free = want.movable
-    kind, mode = np.nonzero(want.allowed & (free > 0)[:, None])
-    seconds = np.maximum(tables.forward_s[:, kind] + tables.backward_s[:, kind, mode], 1e-30)
-    kept = (
-        tables.state_bytes[:, kind][:, None]
-        + growth * tables.saved_bytes[:, kind, mode][:, None] * live[..., None]
-    )
-    values = _values(seconds, kept.min(axis=1), kind, free)
-    needed = np.stack([(v * free).sum(axis=-1) for v in values])
-    chosen = np.stack([v[:, None, kind] for v in values])
-    return _Ranks(room, taken, exists, seconds[:, None], np.maximum(kept, 1e-30), chosen, needed)
-
-
-def _values(
-    seconds: FloatArray, least_bytes: FloatArray, kind: IntArray, free: IntArray
-) -> tuple[FloatArray, ...]:
-    """Return values of the kinds, (B, K) each: least seconds, and with several kinds also least bytes."""
-    wanted = []
-    for per_item in (seconds, least_bytes):
-        value = np.zeros((len(seconds), len(free)))
-        for k in np.unique(kind):
-            value[:, k] = per_item[:, kind == k].min(axis=1)
-        wanted.append(value)
-    return tuple(wanted if len(np.unique(kind)) > 1 else wanted[:1])
-
-
-def _capacity(ranks: _Ranks, limit_s: FloatArray) -> FloatArray:
-    """Return the value that all ranks hold at most within their room and a time per micro-batch, (V, B).
-
-    The best fractional mix of items under two limits lies at a corner: one item, or two with both limits met.
-    """
-    time = np.maximum(limit_s - ranks.taken_s, 0.0)[..., None]
-    room = np.maximum(ranks.room_bytes, 0.0)[..., None]
-    t, w = ranks.item_s, ranks.item_bytes
-    alone = np.minimum(time / t, room / w)
-    best = (ranks.values * alone).max(axis=-1)
-    i, j = np.triu_indices(t.shape[-1], 1)
-    if len(i):
-        det = t[..., i] * w[..., j] - t[..., j] * w[..., i]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            x = (time * w[..., j] - t[..., j] * room) / det
-            y = (t[..., i] * room - time * w[..., i]) / det
-        corner = (x >= 0) & (y >= 0) & (det != 0)
-        x, y = np.where(corner, x, 0.0), np.where(corner, y, 0.0)
-        pairs = (ranks.values[..., i] * x + ranks.values[..., j] * y).max(axis=-1)
-        best = np.maximum(best, pairs)
-    return np.asarray(np.where(ranks.exists, best, 0.0).sum(axis=-1))
-
-
-def stage_bounds(
-    setting: Setting,
-    s: Strategies,
-    tables: Tables,
-    want: Demand,
-    usable: float,
-    floor: FloatArray,
-    ceiling: float,
-    rounds: int = 20,
-) -> FloatArray:
-    """Return a stronger lower bound, (B,), at least ``floor``; infinite where no plan up to ``ceiling`` fits.
-
-    Parameters
-    ----------
-    usable
-        Bytes that a plan may fill on each device.
-    floor
-        (B,), from :func:`quick_bounds`.
-    ceiling
-        Seconds of interest: the best known step, or infinity for a test of memory alone.
-    """
-    ranks = _ranks(setting, s, tables, want, usable)
-    tail = _tail(setting, s, tables, want)
-    work, share = least_work(s, tables, want)
-    m = s.num_microbatches[:, None].astype(np.float64)
-    ahead = np.minimum(m, s.pp[:, None] - np.arange(ranks.exists.shape[1]))
-    through = np.maximum((m - 1) - np.maximum(ahead - 1, 0) * share[:, None], 0.0)
-    plain = np.array([name == "1f1b" for name in s.schedule])[:, None]
-
-    def holds(step: FloatArray) -> BoolArray:
-        length = np.maximum(step - tail, 0.0)[:, None]
-        spare = np.maximum(length - work[:, None], 0.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            by_path = np.where(plain & (through > 0), spare / through, np.inf)
-        held = _capacity(ranks, np.minimum(length / m, by_path))
-        return np.asarray((held * (1 + 1e-9) >= ranks.needed).all(axis=0))
-
-    low, high = floor.copy(), np.full(len(s), min(ceiling, 1e9))
-    possible = holds(high) & (low <= high)
-    for _ in range(rounds):
-        middle = (low + high) / 2
-        enough = holds(middle)
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.where(possible, np.where(holds(floor), floor, low), np.inf)

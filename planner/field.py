@@ -1,14 +1,14 @@
 """All meshes of a problem with their tables and bounds: what the search works through."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.schedule import StaticSchedule, build, settled
 from meshwright.costmodels.strategy import Setting
-from meshwright.costmodels.tables import Tables, build_tables
-from meshwright.planner.bounds import Demand, demand, least_work, memory_floor, quick_bounds
+from meshwright.costmodels.tables import Tables
+from meshwright.planner.bounds import Demand, Looks, demand, look, quick_bounds
 from meshwright.planner.chunking import chunk_cuts
 from meshwright.planner.cpsat.mesh_solver import MeshTask
 from meshwright.planner.fill import Filled, fill
@@ -123,29 +123,20 @@ class Field:
         )
 
 
-@dataclass(frozen=True)
-class _Looks:
-    """First looks at meshes: bound without a limit on memory, least bytes, share of forwards, (B,)."""
-
-    quick_s: FloatArray
-    floor_bytes: FloatArray
-    forward_share: FloatArray
-
-
-def _look(common: Setting, want: Demand, store: TableStore) -> _Looks:
-    """Price all meshes portion by portion; the tables are kept where there are not too many."""
-    size = len(store.meshes)
-    found = _Looks(np.zeros(size), np.zeros(size), np.zeros(size))
-    for first in range(0, size, PORTION):
-        rows = np.arange(first, min(first + PORTION, size))
-        s = store.meshes.take(rows).strategies()
-        tables = build_tables(common, s)
-        found.quick_s[rows] = quick_bounds(common, s, tables, want)
-        found.floor_bytes[rows] = memory_floor(common, s, tables, want)
-        found.forward_share[rows] = least_work(s, tables, want)[1]
-        if size <= MOST_KEPT:
-            store.keep(rows, tables)
-    return found
+def _looks(common: Setting, want: Demand, store: TableStore) -> Looks:
+    """Look at all meshes, portion by portion; the tables are kept where there are not too many."""
+    groups, parts = len(store.first), []
+    for start in range(0, groups, PORTION):
+        portion = np.arange(start, min(start + PORTION, groups))
+        tables = store.build(portion)
+        s = store.meshes.take(store.first[portion]).strategies()
+        parts.append(look(common, s, tables, want))
+        if groups <= MOST_KEPT:
+            store.keep(portion, tables)
+    columns = [f.name for f in fields(Looks)]
+    none = np.empty(0)
+    whole = Looks(**{n: np.concatenate([none, *(getattr(p, n) for p in parts)]) for n in columns})
+    return whole.take(store.group)
 
 
 def survey(problem: Problem) -> Field:
@@ -153,8 +144,9 @@ def survey(problem: Problem) -> Field:
     meshes, discarded = space(problem)
     common, want, usable = setting(problem), demand(problem), usable_bytes(problem)
     store = TableStore(common, meshes)
-    looks = _look(common, want, store)
-    bounds = np.where(looks.floor_bytes <= usable, looks.quick_s, np.inf)
+    looks = _looks(common, want, store)
+    quick = quick_bounds(meshes.strategies(), looks)
+    bounds = np.where(looks.floor_bytes <= usable, quick, np.inf)
     order = np.argsort(bounds, kind="stable")
     return Field(
         problem=problem,
@@ -164,7 +156,7 @@ def survey(problem: Problem) -> Field:
         want=want,
         usable=usable,
         bounds=bounds,
-        free_s=float(looks.quick_s.min(initial=np.inf)),
+        free_s=float(quick.min(initial=np.inf)),
         forward_share=looks.forward_share,
         floor_bytes=looks.floor_bytes,
         order=order[np.isfinite(bounds[order])],

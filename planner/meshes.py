@@ -6,12 +6,14 @@ What remains open inside a mesh, the stages and the recomputation of each layer,
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costmodels.arrays import BoolArray, IntArray
+from meshwright.costmodels.schedule import names
 from meshwright.costmodels.strategy import OFFLOADS, Strategies
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS, Plan, full_placement
 
@@ -75,6 +77,14 @@ class Meshes:
     def shards(self) -> IntArray:
         """Ranks that a dense state can be sharded over."""
         return self.dp // self.dp_replicate * self.cp
+
+    @cached_property
+    def schedule_code(self) -> IntArray:
+        """Index of each schedule among :func:`~meshwright.costmodels.schedule.names`."""
+        code = np.zeros(len(self), dtype=np.int64)
+        for i, name in enumerate(names()):
+            code[self.schedule == name] = i
+        return code
 
     def stride(self, dim: str) -> IntArray:
         """Return the distance, in devices, between neighbours along ``cp``, ``dp`` or ``pp``."""

@@ -8,6 +8,7 @@ import numpy as np
 from meshwright.costmodels.arrays import BoolArray, IntArray
 from meshwright.costmodels.operators import Axis, Part
 from meshwright.costmodels.schedule import legal as schedule_legal
+from meshwright.costmodels.schedule import names
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice
@@ -17,6 +18,7 @@ from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.problem import Problem
 from meshwright.planner.target import TARGET_DEGREES, TARGETS, Target
 
+SCHEDULES = names()
 MOST_MICROBATCHES = 8192
 """Far beyond any run that was published; the event simulation grows with them."""
 
@@ -281,13 +283,15 @@ def _sharding_rules(problem: Problem) -> tuple[Rule, ...]:
 
 
 def _schedule_rules(problem: Problem) -> tuple[Rule, ...]:
-    partial = problem.target.partial_groups
+    partial, loop = problem.target.partial_groups, SCHEDULES.index("interleaved")
+    single = [SCHEDULES.index(name) for name in ("1f1b", "gpipe")]
 
     def runs(m: Meshes) -> BoolArray:
-        names, name = np.unique(m.schedule, return_inverse=True)
-        keys = np.stack([name.reshape(-1), m.pp, m.vpp, m.num_microbatches], axis=1)
-        few, back = np.unique(keys, axis=0, return_inverse=True)
-        passes = [schedule_legal(str(names[n]), int(p), int(v), int(b)) is None for n, p, v, b in few]
+        columns = (m.schedule_code, m.pp, m.vpp, m.num_microbatches)
+        sizes = tuple(int(c.max(initial=0)) + 1 for c in columns)
+        few, back = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
+        keys = zip(*np.unravel_index(few, sizes), strict=True)
+        passes = [schedule_legal(SCHEDULES[n], int(p), int(v), int(b)) is None for n, p, v, b in keys]
         return np.array(passes, dtype=np.bool_)[back.reshape(-1)]
 
     return (
@@ -295,15 +299,15 @@ def _schedule_rules(problem: Problem) -> tuple[Rule, ...]:
             "interleaving",
             "the interleaved schedule has vpp above 1 and pp above 1, one of single chunks has vpp 1",
             lambda m: np.where(
-                m.schedule == "interleaved",
+                m.schedule_code == loop,
                 (m.vpp > 1) & (m.pp > 1),
-                (m.vpp == 1) | ~np.isin(m.schedule, ("1f1b", "gpipe")),
+                (m.vpp == 1) | ~np.isin(m.schedule_code, single),
             ),
         ),
         Rule(
             "micro-batches fill the groups",
             "interleaving needs micro-batches that are a multiple of pp",
-            lambda m: (m.schedule != "interleaved") | (m.num_microbatches % m.pp == 0) | partial,
+            lambda m: (m.schedule_code != loop) | (m.num_microbatches % m.pp == 0) | partial,
         ),
         Rule("schedule runs", "the schedule can run with these pp, vpp and micro-batches", runs),
     )
@@ -311,6 +315,7 @@ def _schedule_rules(problem: Problem) -> tuple[Rule, ...]:
 
 def _target_rules(problem: Problem) -> tuple[Rule, ...]:
     t = problem.target
+    able = [i for i, name in enumerate(SCHEDULES) if name in t.schedules]
     allowed, piped = sorted(t.zero_stages), sorted(t.zero_stages & t.zero_stages_with_pipeline)
     return (
         Rule(
@@ -333,7 +338,7 @@ def _target_rules(problem: Problem) -> tuple[Rule, ...]:
         Rule(
             "target schedule",
             f"{t.title} has {', '.join(sorted(t.schedules))}",
-            lambda m: np.isin(m.schedule, sorted(t.schedules)) & ((m.vpp == 1) | t.interleaved),
+            lambda m: np.isin(m.schedule_code, able) & ((m.vpp == 1) | t.interleaved),
         ),
         *_target_degrees(t),
         *_target_values(t),

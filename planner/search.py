@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
-from meshwright.planner.bounds import stage_bounds
 from meshwright.planner.cpsat.mesh_solver import MeshSolver, Outcome
 from meshwright.planner.events import SearchEvent
 from meshwright.planner.field import Field
 from meshwright.planner.given import equal_chunk_bounds
 from meshwright.planner.heuristic import Found, even_plans
+from meshwright.planner.stage_bounds import stage_bounds
 
 TOLERANCE = 3e-4
 """CP-SAT refutes every mesh at (1 - TOLERANCE) of the best plan: the proof's own gap."""

@@ -3,26 +3,25 @@
 import numpy as np
 import pytest
 
-from meshwright.planner.bounds import in_flight_floor, memory_floor, quick_bounds, stage_bounds
+from meshwright.planner.bounds import look, quick_bounds
 from meshwright.planner.given import equal_chunk_bounds
+from meshwright.planner.stage_bounds import in_flight_floor, stage_bounds
 from tests.planner.small import SEEDS, fields, known
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_memory_floor_is_below_every_peak(seed: int) -> None:
     for f, every, _ in fields(seed):
-        floor = memory_floor(
-            f.setting, f.meshes.strategies(), f.tables.take(np.arange(len(f.meshes))), f.want
-        )
+        tables = f.tables.take(np.arange(len(f.meshes)))
+        floor = look(f.setting, f.meshes.strategies(), tables, f.want).floor_bytes
         assert (floor <= every.least_peak()).all()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_quick_bounds_are_below_every_price(seed: int) -> None:
     for f, every, _ in fields(seed):
-        quick = quick_bounds(
-            f.setting, f.meshes.strategies(), f.tables.take(np.arange(len(f.meshes))), f.want
-        )
+        s, tables = f.meshes.strategies(), f.tables.take(np.arange(len(f.meshes)))
+        quick = quick_bounds(s, look(f.setting, s, tables, f.want))
         assert (quick <= every.least_step(np.inf)).all()
 
 

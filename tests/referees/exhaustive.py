@@ -97,7 +97,7 @@ def every_mesh(problem: Problem) -> Meshes:
     wanted = problem.job.choices.get("schedule", Choice(allowed=frozenset({"1f1b", "interleaved"})))
     schedules = [name for name in ("1f1b", "gpipe", "interleaved") if wanted.admits(name)]
     degrees = [t for t in product(range(1, total + 1), repeat=4) if np.prod(t) <= total]
-    longest = problem.job.sequence_length // (2 if "cp" in problem.job.choices else 1024)
+    longest = problem.job.sequence_length // (2 if "cp" in problem.job.choices else 4096)
     experts = any(op.expert for kind in problem.model.kinds for op in kind.operators)
     rows = [
         (tp, cp, pp, dp, copies, ep, etp, hpz, vpp, z, b, batch // dp // b, sp, way, ulysses, 0, place, name)
@@ -123,13 +123,24 @@ def _parts(n: int) -> tuple[int, ...]:
 
 
 def _follows_topology(problem: Problem, meshes: Meshes) -> BoolArray:
-    """Return whether copies and secondary shards, where there are any, fill the blocks of a tier."""
+    """Return whether copies and secondary shards fill the blocks of a tier, and heads stay in a node or not.
+
+    Heads are exchanged by all context ranks, by none, or by as many as a node holds; a pin frees them.
+    """
     stride, shard = meshes.stride("dp"), meshes.dp // meshes.dp_replicate
     blocks = [(size // stride == shard) & (shard > 1) for size in problem.cluster.block_sizes[:-1]]
     copies = np.logical_or.reduce([meshes.dp_replicate == 1, *blocks])
     inside = problem.cluster.devices_per_host // stride
     second = (meshes.hpz == 1) | ((meshes.hpz == inside) & (inside < shard))
-    return np.asarray(copies & second)
+    near = problem.cluster.devices_per_host // meshes.stride("cp")
+    heads = [int(p.units) for p in problem.model.parts if p.axis == "ulysses"]
+    most = np.ones_like(meshes.cp)
+    for u in range(1, int(meshes.cp.max(initial=1)) + 1):
+        able = np.logical_and.reduce([n % (meshes.tp * u) == 0 for n in heads])
+        most = np.where((meshes.cp % u == 0) & (u <= near) & able, u, most)
+    few = (meshes.ulysses == 1) | (meshes.ulysses == meshes.cp) | (meshes.ulysses == most)
+    free = "ulysses" in problem.job.choices
+    return np.asarray(copies & second & (few | free))
 
 
 def partitions(graph: ModelGraph, chunks: int, interleaved: bool) -> Iterator[tuple[int, ...]]:

@@ -24,10 +24,12 @@ def _field(model: str, machines: str, batch: int, gib: float | None, **pins: Any
 
 def _instant(f: Field) -> Field:
     """Return the field as if transfers between stages took no time, with bounds that know nothing."""
-    rows = np.arange(len(f.meshes))
-    tables = f.tables.take(rows)
     store = TableStore(f.setting, f.meshes)
-    store.keep(rows, replace(tables, transfer_s=0 * tables.transfer_s, pass_s=0 * tables.pass_s))
+    tables = f.tables.take(store.first)
+    store.keep(
+        np.arange(len(store.first)),
+        replace(tables, transfer_s=0 * tables.transfer_s, pass_s=0 * tables.pass_s),
+    )
     return replace(f, tables=store, bounds=np.where(np.isfinite(f.bounds), 0.0, np.inf))
 
 
