@@ -232,7 +232,7 @@ def test_base_paths_are_bounds_for_any_times(case):
 @given(schedules(), seconds())
 def test_base_paths_are_few_and_exact_for_equal_chunks(schedule, unit):
     paths = base_paths(schedule)
-    assert len(set(paths)) == len(paths) <= 12 * schedule.pp
+    assert len(set(paths)) == len(paths) <= (14 if schedule.split else 10) * schedule.pp
     times = unit, unit * (1 if schedule.split else 2), unit / 100, unit * schedule.split
     simulated = events_of(simulate(schedule, *times))
     for event in EVENTS:
