@@ -91,7 +91,8 @@ def cluster_of(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         return _slices(machine.node or "", devices, _slice_count(row)), assumed
     per_node = None if row.gpus_per_node is None else max(row.gpus_per_node, 1)
     bandwidth = network_bytes_per_s(row.inter_bw_note, row.gpus_per_node)
-    return _nodes(machine, devices, per_node, bandwidth), assumed
+    bridged = not (row.intra_bw_note or "").startswith("PCIe")
+    return _nodes(machine, devices, per_node, bandwidth, bridged), assumed
 
 
 def _devices(row: Row) -> tuple[int, tuple[str, ...]]:
@@ -104,12 +105,14 @@ def _devices(row: Row) -> tuple[int, tuple[str, ...]]:
 
 
 @lru_cache(maxsize=1024)
-def _nodes(machine: Machine, devices: int, per_node: int | None, network: float | None) -> Cluster:
-    """Return nodes of equal size: the largest that divide the devices."""
+def _nodes(
+    machine: Machine, devices: int, per_node: int | None, network: float | None, bridged: bool
+) -> Cluster:
+    """Return nodes of equal size: the largest that divide the devices; bare devices may lack a bridge."""
     accelerator = _accelerator(machine.accelerator)
     if machine.node is None:
         assert accelerator is not None
-        return _box(accelerator, devices)
+        return _box(accelerator if bridged else replace(accelerator, on_package_link=None), devices)
     single = load_cluster(machine.node)
     size = single.num_devices
     if per_node is not None and single.devices_per_host == size:  # a rack's hosts share one domain

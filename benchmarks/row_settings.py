@@ -62,12 +62,8 @@ def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
     kind = row.tuning or ("lora" if "lora" in row.model_name.lower() else "full")
     if kind == "full":
         return Tuning(), ()
-    rank, assumed = row.lora or DEFAULT_RANK, ()
-    said = [a for a in _ADAPTED if a[0] in row.framework.lower()]
-    targets = said[0][1] if said else ("all-linear",)
-    if said and re.search(r"falcon|stablelm|phi-3", row.model_name.lower()):
-        targets = ("attention",)  # one product makes queries, keys and values
-    assumed = (f"adapted products not printed: {', '.join(targets)}" + (f", {said[0][2]}" if said else ""),)
+    rank, targets, told = row.lora or DEFAULT_RANK, *_adapted(row)
+    assumed: tuple[str, ...] = (told,)
     if row.lora is None:
         assumed += (f"adapter rank not stated: {rank}",)
     if kind.startswith("adapter"):
@@ -76,6 +72,15 @@ def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
     words = (row.precision or "").lower()
     base = next((b for word, b in _STORED if word in words), "nf4" if kind == "qlora" else "model")
     return Tuning(kind="lora", rank=rank, targets=targets, base=base), assumed
+
+
+def _adapted(row: Row) -> tuple[tuple[str, ...], str]:
+    """Return the products with adapters, and the note that says so."""
+    said = [(products, whose) for word, products, whose in _ADAPTED if word in row.framework.lower()]
+    targets, whose = said[0] if said else (("all-linear",), "the usual choice")
+    if said and re.search(r"falcon|stablelm|phi-3", row.model_name.lower()):
+        targets = ("attention",)  # one product makes queries, keys and values
+    return targets, f"adapted products not printed: {', '.join(targets)}, {whose}"
 
 
 def flash(row: Row) -> bool:

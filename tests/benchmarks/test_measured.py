@@ -1,0 +1,271 @@
+"""Published runs become plans that say what their rows print, and batches do not change prices."""
+
+import json
+from dataclasses import replace
+from math import isfinite, prod
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import measured, row_settings
+from benchmarks.measured_prices import Priced, express, price_rows
+from benchmarks.row_cluster import MACHINES, cluster_of, most_cubic, network_bytes_per_s
+from benchmarks.row_model import NotExpressibleError, graph_of
+from benchmarks.row_strategy import micro_batches_of
+from benchmarks.rows import BUILT_IN, Row, RowError, features, read_rows, row_from
+from meshwright.hardware.units import GIGA, gbit_per_s_to_bytes_per_s
+
+ROWS = {row.id: row for row in read_rows()}
+PLAIN = ROWS["dgxc_v24111_llama31_405b_bf16_32"]
+SAMPLE = (
+    "vtrain_single_0001",
+    "sc21_t1_1.7b_32",
+    "korth22_t5_22B_full",
+    "zbpp_t4_1.5B_ZB-2p_m32",
+    "dgxc_v24111_llama31_405b_bf16_32",
+    "dgxc_v24111_llama31_405b_fp8_32",
+    "moefold_t4_mixtral-8x22b_128_tp2pp8ep4_gbs1024",
+    "bridge260401_llama370b_gb300_nvfp4_64",
+    "fsdpq-001",
+    "maxtext-012",
+)
+
+
+def test_the_data_holds_what_its_page_says() -> None:
+    rows = ROWS.values()
+    assert len(rows) == 2941
+    assert sum(r.outcome == "oom" for r in rows) == 523
+    assert sum(r.peak_memory_gib is not None for r in rows) == 342
+    assert all(r.source and r.ref for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"gpus": 8}, "'gpus' is not a field"),
+        ({"tp": 0}, "tp is 0"),
+        ({"tp": True}, "tp is True"),
+        ({"step_time_s": -1.0}, "step_time_s is -1.0"),
+        ({"outcome": "crash"}, "outcome is 'crash'; allowed: ok, oom"),
+        ({"ref": None}, "ref is None"),
+        ({"moe": "8x7B"}, "moe is '8x7B'"),
+    ],
+)
+def test_a_wrong_row_is_refused_by_name(change: dict[str, object], said: str) -> None:
+    values = {"id": "a", "family": "f", "source": "s", "ref": "r", "model_name": "m"}
+    with pytest.raises(RowError) as caught:
+        row_from(values | {"framework": "x", "outcome": "ok"} | change, "here")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "not JSON"), ("[]", "object is expected")])
+def test_a_wrong_line_is_told_with_its_number(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"\n{text}\n", encoding="utf-8")
+    with pytest.raises(RowError) as caught:
+        read_rows(file)
+    assert "line 2" in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_an_id_stands_once(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{_line(PLAIN)}\n{_line(PLAIN)}\n", encoding="utf-8")
+    with pytest.raises(RowError, match="stands twice"):
+        read_rows(file)
+
+
+def _line(row: Row) -> str:
+    return json.dumps({name: getattr(row, name) for name in Row.__slots__})
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_plan_says_what_its_row_prints(name: str) -> None:
+    row, run = ROWS[name], express(ROWS[name])
+    plan = run.plan
+    for degree in ("tp", "pp", "cp", "dp", "ep"):
+        printed = getattr(row, degree)
+        assert printed is None or getattr(plan, degree) == printed
+    assert plan.num_devices == run.problem.cluster.num_devices == row.num_gpus
+    assert plan.sequence_length == row.seq_len
+    assert len(run.problem.model.block_layers) in (row.layers, None)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_price_is_a_time_and_a_memory(name: str) -> None:
+    (got,) = price_rows([ROWS[name]])
+    assert got.reason is None
+    assert got.step_time_s is not None and isfinite(got.step_time_s) and got.step_time_s > 0
+    assert got.breakdown is not None
+    assert sum(got.breakdown.values()) == pytest.approx(got.step_time_s)
+    assert got.peak_bytes is not None and got.comparable_bytes is not None
+    assert 0 < got.comparable_bytes <= got.peak_bytes
+
+
+def test_a_batch_prices_each_run_as_if_alone() -> None:
+    rows = [r for r in ROWS.values() if r.id.startswith(("dgxc_v24111_nem", "aleph_13B_32"))][:12]
+    rows += [r for r in ROWS.values() if r.family == "vtrain"][::150]
+    for row, together in zip(rows, price_rows(rows), strict=True):
+        (alone,) = price_rows([row])
+        assert together.row is row
+        assert together.step_time_s == pytest.approx(alone.step_time_s, rel=1e-12)
+        assert together.memory == pytest.approx(alone.memory, rel=1e-12)
+
+
+def test_what_cannot_be_written_carries_its_reason() -> None:
+    homeless = replace(PLAIN, accelerator=None)
+    crooked = replace(PLAIN, id="crooked", tp=3)
+    shapeless = replace(PLAIN, id="shapeless", layers=None)
+    got = price_rows([homeless, crooked, shapeless])
+    assert [p.step_time_s for p in got] == [None, None, None]
+    reasons = " | ".join(str(p.reason) for p in got)
+    assert reasons.startswith("accelerator not stated | tp 3 x cp 2 x pp 1 does not divide 32")
+    assert reasons.endswith("model sizes not stated: layers")
+
+
+def test_widened_features_can_all_be_written() -> None:
+    """Mixtures, long contexts, low precision, adapters; missing is what sources leave out or contradict."""
+    reasons = []
+    for row in ROWS.values():
+        if row.trusted and features(row) != {"dense"}:
+            try:
+                express(row)
+            except NotExpressibleError as error:
+                reasons.append(str(error))
+    contradicted = [reason for reason in reasons if "not stated" not in reason]
+    assert contradicted == ["ep 64 does not divide the 32 ranks that tp, cp and dp leave"]
+    assert len(reasons) <= 3
+
+
+def test_graphs_have_the_printed_parameters() -> None:
+    """A printed count with decimals is met within 5 %; whole billions are names."""
+    seen: dict[tuple[object, ...], Row] = {}
+    for row in ROWS.values():
+        if row.params_b is not None and not float(row.params_b).is_integer() and row.layers is not None:
+            seen.setdefault((row.model_name, row.layers, row.vocab, row.params_b, row.seq_len), row)
+    assert len(seen) > 100
+    for row in seen.values():
+        graph, _ = graph_of(row)
+        assert graph.parameters == pytest.approx(row.params_b * GIGA, rel=0.05), row.id  # type: ignore[operator]
+
+
+def test_every_named_machine_gives_the_devices_that_a_row_uses() -> None:
+    seen = {
+        (r.accelerator, r.num_gpus, r.gpus_per_node): r for r in ROWS.values() if r.accelerator in MACHINES
+    }
+    assert {name for name, _, _ in seen} == set(MACHINES)
+    for (_, devices, _), row in seen.items():
+        cluster, _ = cluster_of(row)
+        assert devices is None or cluster.num_devices == devices
+        assert prod(t.fan_out for t in cluster.tiers) == cluster.num_devices
+
+
+@pytest.mark.parametrize(
+    ("note", "per_node", "gbit_per_s"),
+    [
+        ("8x 400 Gb/s NDR InfiniBand per node", 8, 400),
+        ("1600 Gbps/node RoCE", 8, 200),
+        ("4 x 100 Gb RoCE per node", 8, 50),
+        ("400 Gb/s RDMA per GPU", 8, 400),
+        ("Eos DGX H100 SuperPOD, NDR400 per GPU", 8, 400),
+        ("800 Gb/s RDMA per node", 4, 200),
+    ],
+)
+def test_a_printed_network_is_a_devices_share(note: str, per_node: int, gbit_per_s: float) -> None:
+    assert network_bytes_per_s(note, per_node) == gbit_per_s_to_bytes_per_s(gbit_per_s)
+
+
+@pytest.mark.parametrize("note", [None, "DGX SuperPOD InfiniBand", "RoCE RDMA between up to 4 nodes"])
+def test_a_network_without_a_figure_is_the_catalogues(note: str | None) -> None:
+    assert network_bytes_per_s(note, 8) is None
+
+
+def test_the_printed_network_is_the_one_that_is_priced() -> None:
+    fast, _ = cluster_of(replace(PLAIN, inter_bw_note=None))
+    slow, _ = cluster_of(replace(PLAIN, inter_bw_note="100 Gb/s per GPU"))
+    assert slow.tiers[-1].bandwidth_bytes_per_s == fast.tiers[-1].bandwidth_bytes_per_s / 4
+
+
+@given(chips=st.integers(1, 4096), limits=st.lists(st.integers(1, 16), min_size=1, max_size=3))
+def test_a_slice_has_its_chips_within_the_pod(chips: int, limits: list[int]) -> None:
+    shape = most_cubic(chips, tuple(limits))
+    if shape is not None:
+        assert prod(shape) == chips
+        assert all(a <= b for a, b in zip(shape, limits, strict=True))
+
+
+@given(batch=st.integers(1, 5000), dp=st.integers(1, 512), size=st.integers(1, 64))
+def test_the_last_micro_batch_may_be_smaller(batch: int, dp: int, size: int) -> None:
+    row = replace(PLAIN, micro_batch=size)
+    own, count, _ = micro_batches_of(row, batch, dp)
+    assert own <= size
+    assert dp * own * count >= batch
+    assert dp * own * (count - 1) < batch
+
+
+@pytest.mark.parametrize(
+    ("printed", "stage", "copies"),
+    [
+        ("zero1", 1, 1),
+        ("ddp", 0, 1),
+        ("distributed_fused_adam", 1, 1),
+        ("fsdp-full-shard", 3, 1),
+        ("DDP + distributed optimizer (FSDP=0)", 1, 1),
+        ("Megatron-FSDP, shard group 64", 3, 4),
+        ("zero1 sharded within 8 GPUs (hybrid)", 1, 32),
+    ],
+)
+def test_sharding_is_read_from_its_words(printed: str, stage: int, copies: int) -> None:
+    got = row_settings.sharding_of(replace(PLAIN, sharding=printed, sharding_as_printed=None), 256)
+    assert got == (stage, copies, ())
+
+
+def test_recompute_words_become_modes() -> None:
+    def modes(**changes: object) -> tuple[str, ...]:
+        return row_settings.recompute_of(replace(PLAIN, **changes), 4)[0]  # type: ignore[arg-type]
+
+    assert modes(recompute="full") == ("full",) * 4
+    assert modes(recompute="selective-layer (every 2nd layer)") == ("full", "none", "full", "none")
+    assert modes(recompute="selective-op") == ("selective",) * 4
+    assert modes(extra={"cpu_offloading_num_layers": 3}) == ("offload", "offload", "offload", "none")
+
+
+def test_a_metric_sees_what_it_can() -> None:
+    (priced,) = price_rows([PLAIN])
+
+    def compared(metric: str) -> float:
+        got = Priced(replace(PLAIN, memory_metric=metric), priced.expressed, memory=priced.memory)
+        assert got.comparable_bytes is not None
+        return got.comparable_bytes
+
+    assert priced.peak_bytes == compared("nvidia-smi")
+    assert compared("nvidia-smi") > compared("peak reserved GiB") > compared("max_memory_allocated")
+
+
+def test_the_command_tells_errors_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    lost = replace(PLAIN, id="lost", accelerator=None)
+    file.write_text(f"{_line(PLAIN)}\n{_line(lost)}\n", encoding="utf-8")
+    measured.main([str(file), "--rows", str(out)])
+    text = capsys.readouterr().out
+    assert "accelerator not stated" in text
+    assert "50.0% of trust A and B are priced" in text
+    first, second = (json.loads(line) for line in out.read_text("utf-8").splitlines())
+    assert first["id"] == PLAIN.id
+    assert first["error"] == pytest.approx(first["predicted_step_s"] / PLAIN.step_time_s - 1)
+    assert first["plan"]["cp"] == 2
+    assert second["reason"] == "accelerator not stated"
+
+
+def test_a_file_that_is_none_ends_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        measured.main(["no-such-file.jsonl"])
+    assert caught.value.code == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_the_built_in_rows_are_carried_compressed() -> None:
+    assert BUILT_IN.suffix == ".xz"
+    assert BUILT_IN.stat().st_size < 200_000
