@@ -64,13 +64,18 @@ def ours(name: str, pp: int, vpp: int, m: int, rank: int) -> Passes:
     return found
 
 
-@pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("pp", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize("vpp", [1, 2, 3])
+PIPELINES = [
+    (name, pp, vpp)
+    for name in CLASSES
+    for pp in (2, 3, 4, 5, 8)
+    for vpp in (1, 2, 3)
+    if legal(name, pp, vpp, 2 * pp) is None
+]
+
+
+@pytest.mark.parametrize(("name", "pp", "vpp"), PIPELINES)
 def test_ranks_run_their_passes_in_the_order_of_torch(name: str, pp: int, vpp: int) -> None:
     sizes = [m for m in range(1, 4 * pp + 1) if legal(name, pp, vpp, m) is None and _of_torch(name, pp, m)]
-    if not sizes:
-        pytest.skip(f"{name} has no {vpp} chunks on a rank")
     for m in sorted({*sizes[:2], sizes[len(sizes) // 2], sizes[-1]}):
         theirs_by_rank = torch_schedule(name, pp, vpp, m).pipeline_order
         for rank in range(pp):
