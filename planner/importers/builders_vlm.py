@@ -38,7 +38,10 @@ def text_part(config: Config, name: str, family: VisionLanguage) -> ModelGraph:
 
     values, assumed = _text_values(config, family)
     inner = replace(config, values=values, source=f"{config.source}: text_config", assumed=assumed)
-    return model_from_config(inner, name)
+    graph = model_from_config(inner, name)
+    if graph.streams or graph.vocab_size == 0:
+        config.refuse("text_config.model_type", values["model_type"], "a decoder-only language model")
+    return graph
 
 
 def _own_text(config: Config, family: VisionLanguage) -> Mapping[str, Any]:
@@ -55,6 +58,8 @@ def _text_values(config: Config, family: VisionLanguage) -> tuple[dict[str, Any]
     """Return the decoder's keys with its class's defaults below them, and the sizes that were defaults."""
     own = _own_text(config, family)
     model_type = family.text_is or own.get("model_type") or family.text
+    if not isinstance(model_type, str):
+        config.refuse("text_config.model_type", model_type, "a text such as 'llama'")
     read_as, defaults = TEXT_PARTS.get(model_type, (model_type, {}))
     values = {**defaults, **own, "model_type": read_as}
     values.pop("cross_attention_layers", None)

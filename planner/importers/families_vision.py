@@ -194,7 +194,7 @@ def _qwen(hidden: int, ffn: Rule, patch: int) -> dict[str, Rule]:
     }
 
 
-def _indexes(name: str, default: tuple[int, ...]) -> Rule:
+def indexes(name: str, default: tuple[int, ...]) -> Rule:
     """Return the rule for a list of layers."""
 
     def read(reading: Reading) -> tuple[int, ...]:
@@ -221,7 +221,7 @@ _QWEN25_VL: Final[dict[str, Rule]] = {
     **_qwen(3584, size("intermediate_size", default=3420), 14),
     "norm_bias": NO,
     "gated": YES,
-    "full_layers": _indexes("fullatt_block_indexes", (7, 15, 23, 31)),
+    "full_layers": indexes("fullatt_block_indexes", (7, 15, 23, 31)),
     "window": _qwen25_window,
 }
 _QWEN3_VL: Final[dict[str, Rule]] = {

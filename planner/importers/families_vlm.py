@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from meshwright.costmodels.operators import Operator, Pointwise
 from meshwright.planner.importers.config import MISSING, Config
+from meshwright.planner.importers.families_vision import indexes
 from meshwright.planner.importers.rules import Reading, flag, size
 from meshwright.planner.pieces import activation, dense, few_tokens, norm
 from meshwright.planner.vision import VisionSpec, pooling_head, vision_norm
@@ -194,11 +195,9 @@ def _qwen(*, rms: bool) -> Projector:
 def _qwen3(b: Between) -> Operators:
     side = b.vision_count("spatial_merge_size", default=2)
     width, outputs = b.vision.hidden * side**2, b.vision_count("out_hidden_size", default=3584)
-    _, listed = b.vision_config.find(("deepstack_visual_indexes",))
-    deep = 3 if listed is MISSING or listed is None else len(listed)
     made = [vision_norm(b.vision, "merger_norm", merged=side**2)]
     made += _mlp("merger", width, width, outputs, bias=True)
-    for i in range(deep):
+    for i in range(len(indexes("deepstack_visual_indexes", (8, 16, 24))(Reading(b.vision_config)))):
         made += [norm(f"deepstack{i}_norm", width), *_mlp(f"deepstack{i}", width, width, outputs, bias=True)]
     return tuple(made)
 
