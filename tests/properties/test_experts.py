@@ -1,4 +1,4 @@
-"""Mixtures of experts: parameters and work are conserved however experts are folded, and dispatch has limits."""
+"""Experts: parameters and work are conserved however they are folded, and dispatch has limits."""
 
 from dataclasses import replace
 
