@@ -9,6 +9,8 @@ import pytest
 
 import meshwright
 from meshwright.cli.main import main
+from meshwright.cli.options import SCHEDULE_HELP
+from meshwright.costmodels.schedule import names
 from tests.cli.shell import JOB, run, shell
 
 COMMANDS = ("solve", "estimate", "hardware", "model", "targets")
@@ -53,11 +55,12 @@ def test_version_comes_from_the_package() -> None:
 
 def test_targets_say_what_is_lost() -> None:
     text = " ".join(run("targets").stdout.split())
-    assert "deepspeed DeepSpeed JSON deepspeed tensor and pipeline degrees" in text
+    assert "deepspeed DeepSpeed JSON deepspeed every degree but data" in text
     assert "any any framework generic nothing" in text
     listed = json.loads(run("targets", "--json").stdout)
     assert listed["fsdp"]["loses"] == [
-        "tensor and pipeline degrees",
+        "every degree but data",
+        "hybrid sharding and offload",
         "ZeRO 0 and 1",
         "recompute layer by layer",
     ]
@@ -88,7 +91,7 @@ def test_estimate_prices_every_field_of_a_strategy() -> None:
         "zero_stage": 1,
         "sequence_parallel": True,
         "schedule": "1f1b",
-        "placement": ["tp", "pp", "dp"],
+        "placement": ["tp", "cp", "pp", "dp"],
     }
     assert {key: plan[key] for key in wanted} == wanted
     assert [i - 1 for i, mode in enumerate(plan["recompute"]) if mode == "full"] == [0, 1, 2, 3]
@@ -141,6 +144,60 @@ def test_output_survives_a_poor_terminal(encoding: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+MIXTRAL = str(Path(__file__).resolve().parents[1] / "data" / "hf_configs" / "Mixtral-8x7B.json")
+EXPERTS = (
+    *("--model", MIXTRAL, "--cluster", "dgx-h100:4", "--global-batch", "64", "--seq-len", "32768"),
+    *("--tp", "2", "--cp", "4", "--pp", "2", "--dp", "2", "--ep", "4", "--etp", "2", "--ulysses", "2"),
+    *("--kv-exchange", "all_gather", "--expert-load", "1.25", "--placement", "tp,cp,dp,pp"),
+    *("--recompute", "every-2:full"),
+)
+
+
+def test_estimate_prices_experts_and_context_and_the_page_says_how() -> None:
+    price = json.loads(run("estimate", *EXPERTS, "--json").stdout)
+    plan = price["plan"]
+    wanted = {
+        "tp": 2,
+        "cp": 4,
+        "pp": 2,
+        "dp": 2,
+        "ep": 4,
+        "etp": 2,
+        "ulysses": 2,
+        "kv_exchange": "all_gather",
+    }
+    assert {key: plan[key] for key in wanted} == wanted
+    assert plan["expert_load"] == 1.25
+    assert [m == "full" for m in plan["recompute"][1:-1]] == [i % 2 == 0 for i in range(32)]
+    assert price["breakdown"]["expert_parallel"] > 0
+    assert price["breakdown"]["context_parallel"] + price["hidden"]["context_parallel"] > 0
+    text = " ".join(run("estimate", *EXPERTS).stdout.split())
+    assert "mesh tp 2 × cp 4 × pp 2 × dp 2 = 32 devices" in text
+    assert "experts ep 4 × etp 2 × 2 data ranks, busiest rank 1.25 × the mean" in text
+    assert "2 ranks exchange heads and 2 ranks gather keys and values" in text
+    assert "expert parallel" in text
+
+
+def test_estimate_of_adapters_says_how_much_is_trained(tmp_path: Path) -> None:
+    lora = run("estimate", *JOB, "--lora", "16", "--zero", "3", "--json")
+    price = json.loads(lora.stdout)
+    assert price["plan"]["tuning"].startswith("lora:r=16")
+    assert 0 < price["trainable_parameters"] < price["parameters"] / 50
+    by_text = run("estimate", *JOB, "--tuning", "lora:r=16", "--zero", "3", "--json")
+    assert by_text.stdout == lora.stdout
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(price["plan"]))
+    assert run("estimate", "--plan", str(plan), "--json").stdout == lora.stdout
+    text = " ".join(run("estimate", *JOB, "--lora", "16", "--zero", "3").stdout.split())
+    assert re.search(r"trained [\d,.]+ of [\d,.]+ parameters \(0\.\d\d %\)", text)
+    assert "trained" not in run("estimate", *JOB, "--zero", "3").stdout
+
+
+def test_the_help_of_schedules_names_them_all() -> None:
+    words = set(re.findall(r"\w+", SCHEDULE_HELP))
+    assert set(names()) <= words
+
+
 BAD = """
 solve --nonsense
 solve --seq-len
@@ -166,7 +223,7 @@ solve --model llama-3.1-8b --cluster dgx-h100 --global-batch 8 --seq-len 1e99
 solve --model llama-3.1-8b --cluster dgx-h100 --global-batch 8 --global-batch-tokens 1024 --seq-len 128
 solve --model llama-3.1-8b --cluster dgx-h100 --global-batch-tokens 1000 --seq-len 128
 solve {job} --precision bf17
-solve {job} --optimizer lion
+solve {job} --optimizer lamb
 solve {job} --target megatrn
 solve {job} --profile fast
 solve {job} --headroom 1.5
@@ -205,6 +262,21 @@ estimate {job} --plan no-such-plan.json
 estimate {job} --plan {job_file}
 estimate {job} --plan {folder}
 estimate {job} --plan plan.json --tp 2
+estimate {job} --cp 3
+estimate {job} --ep 2
+estimate {job} --cp 2 --ulysses 3
+estimate {job} --cp 2 --kv-exchange mesh
+estimate {job} --offload disk
+estimate {job} --hpz 2
+estimate {job} --dp-replicate 3
+estimate {job} --recompute every-0:full
+estimate {job} --schedule zigzag
+estimate {job} --lora 0
+estimate {job} --lora 16 --tuning qlora
+estimate {job} --tuning lora:r=many
+estimate {job} --target-length 128
+estimate {job} --image-tokens 128
+estimate {job} --expert-load 0.5
 hardware no-such-thing
 model no-such-model
 slove
