@@ -1,4 +1,4 @@
-"""Plan four well-known training jobs, each in a fresh process, beside the configuration published for it.
+"""Plan well-known training jobs, each in a fresh process, beside the configurations published for them.
 
 ``python -m benchmarks.shown [NAME ...] [--json OUT]`` prints for each job the plan, the proof, seconds and
 peak memory of the planner, and the price of the published configuration by the same cost models.
@@ -10,112 +10,9 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Published:
-    """A configuration that was published for a job: a strategy, and where it stands."""
-
-    strategy: dict[str, Any]
-    source: str
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A job, with the configurations published for it."""
-
-    model: str
-    cluster: str
-    sequence_length: int
-    global_batch_size: int
-    published: tuple[Published, ...]
-
-    @property
-    def job(self) -> dict[str, int]:
-        """The job's fields."""
-        return {"global_batch_size": self.global_batch_size, "sequence_length": self.sequence_length}
-
-
-LLAMA_3 = "Llama 3 report, arXiv 2407.21783, table 4"
-MEGATRON = "Megatron-LM, arXiv 2104.04473, tables 1 and 2; arXiv 2205.05198, table 3"
-SHOWN = {
-    "llama-3.1-8b": Shown(
-        "llama-3.1-8b",
-        "dgx-h100:1",
-        8192,
-        128,
-        (
-            Published(
-                {"zero_stage": 3, "micro_batch_size": 1, "recompute": "selective"},
-                "torchtitan, Llama-3-8B on 8 H100: FSDP, local batch 1, selective recompute",
-            ),
-        ),
-    ),
-    "llama-3.1-70b": Shown(
-        "llama-3.1-70b",
-        "dgx-h100:8",
-        8192,
-        512,
-        (
-            Published(
-                {"tp": 4, "pp": 4, "vpp": 5, "micro_batch_size": 1, "zero_stage": 1},
-                "NeMo, Llama-3-70B on 64 H100: tp 4, pp 4, vpp 5 (context parallelism 2 left out)",
-            ),
-            Published(
-                {
-                    "tp": 4,
-                    "pp": 4,
-                    "vpp": 5,
-                    "micro_batch_size": 1,
-                    "zero_stage": 1,
-                    "recompute": "selective",
-                },
-                "the same with selective recompute",
-            ),
-        ),
-    ),
-    "gpt3-175b": Shown(
-        "gpt3-175b",
-        "dgx-a100:128",
-        2048,
-        1536,
-        (
-            Published(
-                {
-                    "tp": 8,
-                    "pp": 8,
-                    "vpp": 3,
-                    "micro_batch_size": 1,
-                    "zero_stage": 1,
-                    "recompute": "selective",
-                },
-                f"{MEGATRON}: tp 8, pp 8, interleaved 3",
-            ),
-            Published(
-                {"tp": 8, "pp": 16, "vpp": 3, "micro_batch_size": 1, "zero_stage": 1, "recompute": "full"},
-                f"{MEGATRON}: tp 8, pp 16, interleaved, full recompute",
-            ),
-        ),
-    ),
-    "llama-3.1-405b": Shown(
-        "llama-3.1-405b",
-        "dgx-h100:2048",
-        8192,
-        2048,
-        (
-            Published(
-                {"tp": 8, "pp": 16, "vpp": 8, "micro_batch_size": 1, "zero_stage": 1},
-                f"{LLAMA_3}: tp 8, pp 16, dp 128, one layer a chunk",
-            ),
-            Published(
-                {"tp": 8, "pp": 16, "micro_batch_size": 1, "zero_stage": 1, "recompute": "selective"},
-                "the same without interleaving, selective recompute",
-            ),
-        ),
-    ),
-}
+from benchmarks.shown_jobs import SHOWN
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -162,7 +59,9 @@ def measure(name: str) -> dict[str, Any]:
 def report(row: dict[str, Any]) -> str:
     """Return one job's figures as text."""
     plan = row["plan"]
-    mesh = " ".join(f"{k} {plan[k]}" for k in ("tp", "pp", "dp", "vpp", "zero_stage", "micro_batch_size"))
+    degrees = ("tp", "cp", "pp", "dp", "vpp", "ep", "etp", "dp_replicate", "zero_stage", "micro_batch_size")
+    always = ("tp", "pp", "dp", "zero_stage", "micro_batch_size")
+    mesh = " ".join(f"{k} {plan[k]}" for k in degrees if plan[k] > 1 or k in always)
     lines = [
         f"{row['name']}: {row['status']} {row['step_s']:.3f} s, gap {100 * row['gap']:.3f} %, "
         f"MFU {100 * row['mfu']:.1f} %, {row['peak_gib']:.1f} GiB a device",
