@@ -6,7 +6,7 @@ from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Ro
 from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.feeds import GATED_BACKWARD, PLAIN_BACKWARD, mlp
-from meshwright.planner.parts import wide
+from meshwright.planner.parts import norm, wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class Experts:
         (DeepSeek-V3) is no parameter.
     output_bias
         Whether one bias is added to the experts' sum.
+    output_norm
+        Whether the sum of routed and shared experts is normalised (A.X-K1).
     latent
         Width to which tokens are projected before they are sent to the experts; None: ``hidden``.
     node_limit
@@ -44,6 +46,7 @@ class Experts:
     bias: bool = False
     router_bias: bool = False
     output_bias: bool = False
+    output_norm: bool = False
     latent: int | None = None
     node_limit: int | None = None
 
@@ -75,6 +78,7 @@ class Experts:
             Exchange("combine", "combine", width, self.topk, self.node_limit),
             *outward,
             *(self._shared(spec) if self.shared else ()),
+            *((norm(spec, "experts_norm", keeps_input=True),) if self.output_norm else ()),
         )
 
     def _latent(self, spec: DecoderSpec) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:

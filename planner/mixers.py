@@ -31,10 +31,12 @@ class SelfAttention:
     gate
         Whether the output is multiplied by a gate projected beside the queries, as wide as they are
         (``feature``) or one for each head (``head``).
+    gate_bias
+        Whether the gate has a bias where queries, keys and values have one.
     qk_norm
         Whether queries and keys are normalised where the decoder's are.
-    heads, kv_heads, head_dim
-        Sizes.
+    heads, kv_heads, head_dim, value_dim
+        Sizes; a head's values are as wide as its keys where ``value_dim`` is None.
     """
 
     window: int | None = None
@@ -43,10 +45,12 @@ class SelfAttention:
     rotary: bool = True
     rotary_share: float | None = None
     gate: Literal["feature", "head"] | None = None
+    gate_bias: bool = True
     qk_norm: bool = True
     heads: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
+    value_dim: int | None = None
 
     @property
     def label(self) -> str:
@@ -74,18 +78,32 @@ class SelfAttention:
         dim = self.head_dim or spec.head_dim
         query = Part(heads * dim, heads, "attention heads")
         key = Part(kv_heads * dim, kv_heads, "key/value heads", replicable=True)
-        gate = {None: (), "feature": (query,), "head": (Part(heads, heads, "attention heads"),)}[self.gate]
+        values = self.value_dim or dim
+        value = Part(kv_heads * values, kv_heads, "key/value heads", replicable=True)
+        output = Part(heads * values, heads, "attention heads")
+        gate = {None: (), "feature": (output,), "head": (Part(heads, heads, "attention heads"),)}[self.gate]
         share = spec.rotary_share if self.rotary_share is None else self.rotary_share
         h = spec.hidden
         return (
             Boundary("attention_enter", "enter", h),
-            Gemm("qkv", wide(h), (query, *gate, key, key), "column", spec.qkv_bias, saves_output=True),
+            *self._projections(spec, query, gate, (key, value)),
             *(qk_norm(spec, heads, kv_heads, dim) if self.qk_norm else ()),
             *(rotary(spec, (heads + kv_heads) * dim, share, heads) if self.rotary else ()),
             self._core(spec, heads, kv_heads, dim),
-            *_gate(gate, query),
-            Gemm("out", query, (wide(h),), "row", spec.o_bias),
+            *_gate(gate, output),
+            Gemm("out", output, (wide(h),), "row", spec.o_bias),
             Boundary("attention_exit", "exit", h),
+        )
+
+    def _projections(
+        self, spec: DecoderSpec, query: Part, gate: tuple[Part, ...], key_value: tuple[Part, Part]
+    ) -> tuple[Operator, ...]:
+        """Return one product for all, and one more for a gate that goes without the others' bias."""
+        fused, apart = (gate, ()) if self.gate_bias or not spec.qkv_bias else ((), gate)
+        h, outputs = wide(spec.hidden), (query, *fused, *key_value)
+        return (
+            Gemm("qkv", h, outputs, "column", spec.qkv_bias, saves_output=True),
+            *(Gemm("gate_product", h, (part,), "column", saves_output=True) for part in apart),
         )
 
     def _core(self, spec: DecoderSpec, heads: int, kv_heads: int, dim: int) -> Attention:
@@ -94,7 +112,7 @@ class SelfAttention:
             heads,
             kv_heads,
             dim,
-            dim,
+            self.value_dim or dim,
             window=self.window,
             dropout=spec.attention_dropout > 0,
             sinks=self.sinks,

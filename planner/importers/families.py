@@ -14,6 +14,7 @@ from meshwright.planner.importers.families_hybrid import HYBRID_FAMILIES
 from meshwright.planner.importers.families_latent import LATENT_FAMILIES
 from meshwright.planner.importers.families_llama import LLAMA_FAMILIES
 from meshwright.planner.importers.families_moe import MOE_FAMILIES
+from meshwright.planner.importers.families_moe_mixed import MIXED_MOE_FAMILIES
 from meshwright.planner.importers.families_norms import NORM_FAMILIES
 from meshwright.planner.importers.family import LLAMA, LLAMA_BIAS, Family, mtp_layers, sizes
 from meshwright.planner.importers.mixing import if_latent, latent
@@ -25,6 +26,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     **NORM_FAMILIES,
     **GPT_FAMILIES,
     **MOE_FAMILIES,
+    **MIXED_MOE_FAMILIES,
     **LATENT_FAMILIES,
     **HYBRID_FAMILIES,
 }

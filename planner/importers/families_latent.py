@@ -78,6 +78,64 @@ LATENT_FAMILIES: Final[Mapping[str, Family]] = {
             "mixers": latent(256, 64, 32, floor("hidden", "heads"), 768),
         },
     ),
+    "glm4_moe_lite": Family(
+        "Glm4MoeLiteDecoderLayer",
+        {
+            **LLAMA,
+            **ATTENTION_BIAS,
+            **sizes(2048, 47, 20, 10240, 154880, 20, length=202752),
+            **heads(192, 64),
+            "mixers": latent(512, 192, 64, 256, 768),
+            "feeds": grouped(1, 1, first=1, shared=1, number=64, topk=4, width=1536),
+            **mtp_layers(),
+        },
+    ),
+    "mistral4": Family(
+        "Mistral4DecoderLayer",
+        {
+            **LLAMA,
+            **ATTENTION_BIAS,
+            **sizes(4096, 36, 32, 12288, 131072, 32, length=1048576),
+            **heads(64, 64),
+            "mixers": latent(256, 64, 64, 128, 1024),
+            "feeds": grouped(1, 1, first=0, shared=1, number=128, topk=4, width=2048),
+        },
+    ),
+    "axk1": Family(
+        "AXK1DecoderLayer",
+        {
+            **LLAMA,
+            **ATTENTION_BIAS,
+            **sizes(7168, 61, 64, 18432, 163840, 64, length=32768),
+            **heads(128, 64),
+            "mixers": latent(512, 128, 64, 128, 1536),
+            "feeds": grouped(8, 4, first=1, shared=1, norm=True, number=192, topk=8, width=2048),
+            **mtp_layers(),
+        },
+    ),
+    "sarvam_mla": Family(
+        "DeepseekV3DecoderLayer",
+        {
+            **LLAMA,
+            **ATTENTION_BIAS,
+            **sizes(4096, 32, 64, 16384, 262144, length=4096),
+            **heads(128, 64),
+            "mixers": latent(512, 128, 64, 128),
+            "feeds": grouped(1, 1, first=1, shared=1, number=128, topk=8, width=2048),
+            **mtp_layers(),
+        },
+    ),
+    "youtu": Family(
+        "YoutuDecoderLayer",
+        {
+            **LLAMA,
+            **ATTENTION_BIAS,
+            **sizes(2048, 32, 16, 6144, 128256, 16, length=131072),
+            **tied(True),
+            **heads(128, 64),
+            "mixers": latent(512, 128, 64, 128, 1536),
+        },
+    ),
     "deepseek_v4": Family(
         "DeepseekV4DecoderLayer",
         {

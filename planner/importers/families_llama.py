@@ -138,4 +138,36 @@ LLAMA_FAMILIES: Final[Mapping[str, Family]] = {
             **sizes(1024, 18, 16, 3072, 103424, 2, 128, 131072),
         },
     ),
+    "cwm": Family(
+        "CwmDecoderLayer",
+        {
+            **LLAMA,
+            **biases(NO, mlp=flag("mlp_bias")),
+            **sizes(6144, 64, 48, 21504, 128256, 8, 128, 131072),
+            "windows": windows.windowed(windows.all_but_first_of(4), 8192),
+        },
+    ),
+    "granite_swa": Family(
+        "GraniteSWADecoderLayer",
+        {
+            **LLAMA,
+            **LLAMA_BIAS,
+            **tied(True),
+            **sizes(2560, 24, 20, 8192, 100352, 4, length=8192),
+            "windows": windows.windowed(windows.all_but_first_of(4), 128),
+            "mixers": attention(sinks=True),
+        },
+    ),
+    "ministral3": Family(
+        "Ministral3DecoderLayer",
+        {
+            **LLAMA,
+            **sizes(4096, 34, 32, 14336, 131072, 8, 128, 262144),
+            "windows": windows.windowed(windows.all_layers),
+        },
+    ),
+    "iquestcoder": Family(
+        "LlamaDecoderLayer",
+        {**LLAMA, **LLAMA_BIAS, **sizes(5120, 80, 40, 27648, 76800, 8, 128, 131072)},
+    ),
 }

@@ -62,7 +62,9 @@ def _olmo(norms: tuple[str, ...] | None, number: int, topk: int) -> dict[str, Ru
     return rules if norms is None else {**rules, "norms": constant(norms)}
 
 
-def grouped(groups: int, visited: int, first: int, shared: int, **defaults: int | None) -> Rule:
+def grouped(
+    groups: int, visited: int, first: int, shared: int, norm: bool = False, **defaults: int | None
+) -> Rule:
     """Return the feeds of DeepSeek's line: dense first layers, shared experts, groups of experts."""
     return experts(
         routed=routed_layers(first),
@@ -71,6 +73,7 @@ def grouped(groups: int, visited: int, first: int, shared: int, **defaults: int 
         number=defaults.get("number"),
         topk=defaults.get("topk"),
         default_width=defaults.get("width"),
+        output_norm=constant(norm),
     )
 
 

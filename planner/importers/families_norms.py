@@ -225,4 +225,31 @@ NORM_FAMILIES: Final[Mapping[str, Family]] = {
             "qk_norm": constant("head"),
         },
     ),
+    "jais2": Family(
+        "Jais2DecoderLayer",
+        {
+            **LAYER_NORM,
+            **PLAIN_MLP,
+            **sizes(3328, 32, 26, 26624, 150272, length=8192),
+            **tied(False),
+            **DROPOUT,
+            **biases(flag("attention_bias", default=True), mlp=flag("mlp_bias", default=True)),
+        },
+    ),
+    "hyperclovax": Family(
+        "HyperCLOVAXDecoderLayer",
+        {**LLAMA, **LLAMA_BIAS, "norms": choose(flag("use_post_norm", default=True), FOUR_NORMS, PRE_NORMS)},
+    ),
+    "nanochat": Family(  # norms without weights
+        "NanoChatDecoderLayer",
+        {
+            **PLAIN_MLP,
+            **sizes(768, 12, 6, 8192, 50304, length=2048),
+            **tied(False),
+            **DROPOUT,
+            **ATTENTION_BIAS,
+            "norm_weight": NO,
+            "qk_norm": constant("plain"),
+        },
+    ),
 }

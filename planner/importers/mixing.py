@@ -20,6 +20,8 @@ from meshwright.planner.latent import LatentAttention, SparseIndex
 from meshwright.planner.mixers import SelfAttention
 
 Mixers: TypeAlias = tuple[Sublayer, ...]
+ByLayer: TypeAlias = Callable[[Reading, int, int | None], dict[str, Any]]
+"""Further fields of a layer's attention, by its index and window."""
 HasRotary: TypeAlias = Callable[[Reading, int, int | None], bool]
 """Whether a layer (by index, with its window) rotates queries and keys."""
 
@@ -32,7 +34,12 @@ def compact(mixers: Mixers) -> Mixers:
 
 
 def attention(
-    rotary: HasRotary | None = None, *, chunk: Rule | None = None, sinks: bool = False, **switches: Rule
+    rotary: HasRotary | None = None,
+    *,
+    chunk: Rule | None = None,
+    sinks: bool = False,
+    by_layer: ByLayer | None = None,
+    **switches: Rule,
 ) -> Rule:
     """Return a rule for standard attention whose layers differ in more than their ``windows``.
 
@@ -44,8 +51,10 @@ def attention(
         A rule for the chunk of layers that rotate (Llama-4); by default none.
     sinks
         Whether heads have sinks.
+    by_layer
+        Further fields of a layer's attention, by its index and window.
     **switches
-        Rules for other fields of :class:`~meshwright.planner.mixers.SelfAttention`.
+        Rules for other fields of :class:`~meshwright.planner.mixers.SelfAttention`, equal in all layers.
     """
     turns, chunks = rotary or (lambda reading, layer, window: True), chunk or constant(None)
 
@@ -58,7 +67,8 @@ def attention(
         def mixer(i: int, window: int | None) -> SelfAttention:
             turned = turns(reading, i, window)
             inside = length if turned else None
-            return SelfAttention(window, chunk=inside, sinks=sinks, rotary=turned, **given)
+            own = {"sinks": sinks, **given, **(by_layer(reading, i, window) if by_layer else {})}
+            return SelfAttention(window, chunk=inside, rotary=turned, **own)
 
         return compact(tuple(mixer(i, window) for i, window in enumerate(windows)))
 

@@ -162,6 +162,7 @@ def experts(
     shared: Rule | None = None,
     limit: Rule | None = None,
     single: bool = False,
+    dense: Rule | None = None,
     **switches: Rule,
 ) -> Rule:
     """Return a rule for the feeds of all layers.
@@ -180,6 +181,8 @@ def experts(
         A rule for ``node_limit``; by default none.
     single
         Whether a layer with one expert still has its router (else it is a dense MLP).
+    dense
+        A rule for the width of layers without experts; by default ``ffn``.
     **switches
         Rules for the other switches of :class:`~meshwright.planner.experts.Experts`.
     """
@@ -197,7 +200,7 @@ def experts(
 
         def feed(i: int) -> Sublayer:
             if not is_routed(reading, i) or (numbers[i] == 1 and not single):
-                return Mlp()
+                return Mlp(None if dense is None else dense(reading))
             one = widths[min(i, len(widths) - 1)]
             reading.fields["expert_width"] = one
             return Experts(numbers[i], visited[i], one, beside(reading), **given)

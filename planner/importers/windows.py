@@ -72,6 +72,16 @@ def all_but_every(*names: str, default: int) -> IsSliding:
     return is_sliding
 
 
+def all_but_first_of(n: int) -> IsSliding:
+    """CWM, Granite-SWA: of every n layers the first sees all tokens."""
+    return lambda reading, layer: bool(layer % n)
+
+
+def all_but_first_and_every(n: int) -> IsSliding:
+    """MiMo-V2: the first and every n-th layer see all tokens."""
+    return lambda reading, layer: layer > 0 and bool((layer + 1) % n)
+
+
 def behind_max_window_layers(reading: Reading, layer: int) -> bool:
     """Qwen2, Qwen3: where ``use_sliding_window`` is on, layers from ``max_window_layers`` on slide."""
     first = optional_size("max_window_layers", default=28)(reading)
