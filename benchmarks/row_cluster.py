@@ -7,7 +7,7 @@ catalogue lacks stand in ``data/accelerators``.
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd, prod
+from math import gcd
 from pathlib import Path
 from typing import Final
 
@@ -206,8 +206,3 @@ def network_bytes_per_s(note: str | None, per_node: int | None) -> float | None:
     total = int(found.group(1) or 1) * int(found.group(2))
     share = 1 if "per gpu" in note.lower() else per_node or 8
     return gbit_per_s_to_bytes_per_s(total / share)
-
-
-def block_product(cluster: Cluster) -> int:
-    """Return the devices of a cluster by its tiers."""
-    return prod(tier.fan_out for tier in cluster.tiers)

@@ -236,6 +236,8 @@ def graph_of(row: Row) -> tuple[ModelGraph, tuple[str, ...]]:
     if not rounded and _off(row, other) < _off(row, graph):
         said = "apart from" if any(graph.tied) else "shared with"
         return other, (*assumed, f"head {said} the embedding: so the printed parameters are met")
+    if rounded and _off(row, graph) < 0.15:
+        return graph, assumed
     return graph, (*assumed, f"parameters are off the {row.params_b} B printed by {_off(row, graph):.1%}")
 
 
