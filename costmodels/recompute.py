@@ -15,9 +15,11 @@ import numpy as np
 
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.attention import Attention
+from meshwright.costmodels.delta import DeltaRule
 from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router
 from meshwright.costmodels.operators import Gemm, LayerKind, Operator
 from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.scan import ChunkedScan
 from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.costmodels.work import Shape
 
@@ -44,7 +46,7 @@ def repeated(kind: LayerKind, mode: str, profile: Profile) -> tuple[Operator, ..
         return ()
     if mode != "full":
         return tuple(op for op in kind.operators if _chosen(op, mode))
-    products = [i for i, op in enumerate(kind.operators) if isinstance(op, Gemm)]
+    products = [i for i, op in enumerate(kind.operators) if isinstance(op, Gemm | ExpertGemm)]
     stop = len(kind.operators) if profile.recompute_exit or not products else products[-1]
     return kind.operators[:stop]
 
@@ -96,7 +98,7 @@ def working_bytes(kind: LayerKind, mode: str, shape: Shape) -> Num:
 
 def _transient(kind: LayerKind, op: Operator, shape: Shape) -> Num:
     """Return what one operator holds beside what is saved."""
-    if isinstance(op, CrossEntropy | Attention):
+    if isinstance(op, CrossEntropy | Attention | ChunkedScan | DeltaRule):
         return op.transient_bytes(shape)
     if not isinstance(op, Gemm | ExpertGemm) or kind.role != "block":
         return 0.0

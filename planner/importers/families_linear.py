@@ -27,6 +27,7 @@ from meshwright.planner.importers.layer_types import (
     chosen,
     listed,
 )
+from meshwright.planner.importers.mixing import head_dim
 from meshwright.planner.importers.routing import experts, node_limit, routed_layers, shared_experts
 from meshwright.planner.importers.rules import (
     Reading,
@@ -254,7 +255,9 @@ LINEAR_FAMILIES: Final[Mapping[str, Family]] = {
     "kimi_linear": hybrid(
         "KimiLinearDecoderLayer",
         {
-            **sizes(2304, 27, 32, 9216, 163840, 32, 64, 1048576),
+            **sizes(2304, 27, 32, 9216, 163840, length=1048576),
+            "kv_heads": same_as("heads"),
+            "head_dim": head_dim(128, 64),
             **tied(False),
             **DROPOUT,
             **ATTENTION_BIAS,
