@@ -67,6 +67,11 @@ def few_tokens(name: str, weights: int) -> Pointwise:
     return Pointwise(name, "sequence", 0, 0, weights=weights)
 
 
+def data(name: str, features: int) -> Pointwise:
+    """Return raw data (pixels, a spectrogram) that is kept for the gradient of the first product's weight."""
+    return Pointwise(name, "sequence", 0, 0, saves=features)
+
+
 def dropout(name: str, hidden: int) -> Pointwise:
     """Return dropout that is fused with nothing: its mask is kept."""
     return Pointwise(name, "sequence", hidden, hidden, mask_features=hidden, backward_ratio=1.0)

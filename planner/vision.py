@@ -12,7 +12,7 @@ from meshwright.costmodels.operators import LayerKind, Operator
 from meshwright.planner.assembly import Segment
 from meshwright.planner.encoders import Biases, BlockSpec, block_kind
 from meshwright.planner.graph import Stream
-from meshwright.planner.pieces import added, dense, dropout, few_tokens, norm
+from meshwright.planner.pieces import added, data, dense, dropout, few_tokens, norm
 
 PATCHES = "patches"
 WINDOWS = "windows"
@@ -101,6 +101,7 @@ def patch_kind(spec: VisionSpec, stream: str) -> LayerKind:
     """Return the layer that turns patches into tokens and adds positions."""
     h = spec.hidden
     operators: list[Operator] = [
+        data("pixels", spec.patch_features),
         dense("patches", spec.patch_features, h, bias=spec.patch_bias),
         few_tokens("tokens", h * spec.token_weights + spec.position_weights),
     ]

@@ -14,7 +14,7 @@ from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES, Seq2SeqSpec
 from meshwright.planner.importers.reading import architecture, assumptions, head_note, labels
 from meshwright.planner.importers.rules import read_fields
-from meshwright.planner.pieces import activation, added, dense, few_tokens, language_head, norm
+from meshwright.planner.pieces import activation, added, data, dense, few_tokens, language_head, norm
 
 TARGET: Final = Stream("target", "target")
 FRAMES: Final = Stream("frames", "sequence", ratio=2.0)
@@ -69,6 +69,7 @@ def _spectrogram(spec: Seq2SeqSpec) -> tuple[LayerKind, ...]:
     """Return Whisper's two convolutions over three frames each, the second at every other frame."""
     h = spec.hidden
     first: tuple[Operator, ...] = (
+        data("spectrogram", spec.mel_bins),
         dense("convolution", 3 * spec.mel_bins, h, saves_output=True),
         activation("activation", h),
     )
