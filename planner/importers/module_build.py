@@ -7,9 +7,10 @@ from meshwright.costmodels.operators import LayerKind, Operator, Pointwise
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.module_claims import Claims
 from meshwright.planner.importers.module_flow import Flow
-from meshwright.planner.importers.module_layers import Stretch, stretches
+from meshwright.planner.importers.module_layers import Stretch, layer_of, stretches
 from meshwright.planner.importers.module_nodes import Node, nodes_of
 from meshwright.planner.importers.module_operators import Layer
+from meshwright.planner.importers.module_streams import Streams, find_streams
 from meshwright.planner.importers.module_trace import Trace
 
 
@@ -17,22 +18,23 @@ def build_graph(trace: Trace, *, name: str, family: str, max_sequence_length: in
     """Return the model graph of a trace."""
     flow = Flow(trace)
     layers = stretches(flow)
-    where = _segment(layers, len(trace.ops))
+    where = layer_of(flow, layers)
     nodes = nodes_of(flow, where)
     by_layer: list[list[Node]] = [[] for _ in layers]
     for node in nodes:
         by_layer[where[node.at]].append(node)
+    streams = find_streams(flow, layers, by_layer)
     claims = Claims(trace.weights)
     vocabulary = _vocabulary(flow, nodes)
     lowered: list[tuple[Operator, ...]] = []
     built: list[Layer] = []
     for i, stretch in enumerate(layers):
-        layer = Layer(flow, stretch, i, claims, by_layer[i], vocabulary)
+        layer = Layer(flow, stretch, i, claims, by_layer[i], vocabulary, streams.contexts[i])
         lowered.append(layer.lower())
         built.append(layer)
     _count_unused(claims, layers, lowered)
     kept = [i for i, s in enumerate(layers) if lowered[i] or s.role != "embedding" or i == 0]
-    kinds = _kinds([layers[i] for i in kept], [lowered[i] for i in kept])
+    kinds = _kinds(kept, layers, lowered, streams, flow)
     distinct = tuple(dict.fromkeys(kinds))
     order = tuple(distinct.index(kind) for kind in kinds)
     position = {i: at for at, i in enumerate(kept)}
@@ -51,24 +53,16 @@ def build_graph(trace: Trace, *, name: str, family: str, max_sequence_length: in
         family=family,
         kinds=distinct,
         layer_kinds=order,
-        edges=tuple((i, i + 1) for i in range(len(order) - 1)),
+        edges=_edges(kept, streams),
         hidden_size=block.hidden,
         vocab_size=vocabulary,
         tied=tuple(tied),
         max_sequence_length=max_sequence_length,
         block_class=block.kind or None,
         notes=_notes(trace, nodes, claims),
-        streams=(),
+        streams=streams.streams,
+        context=None if streams.source is None else streams.names[streams.source],
     )
-
-
-def _segment(layers: Sequence[Stretch], count: int) -> list[int]:
-    """Return the layer of each operation."""
-    where = [0] * count
-    for i, stretch in enumerate(layers):
-        for at in range(stretch.start, stretch.stop):
-            where[at] = i
-    return where
 
 
 def _vocabulary(flow: Flow, nodes: Sequence[Node]) -> int:
@@ -96,20 +90,48 @@ def _count_unused(claims: Claims, layers: Sequence[Stretch], lowered: list[tuple
                 lowered[i] += (Pointwise(name, "sequence", 0, 0, weights=size, trained=trained),)
 
 
-def _kinds(layers: Sequence[Stretch], lowered: Sequence[tuple[Operator, ...]]) -> list[LayerKind]:
+def _kinds(
+    kept: Sequence[int],
+    layers: Sequence[Stretch],
+    lowered: Sequence[tuple[Operator, ...]],
+    streams: Streams,
+    flow: Flow,
+) -> list[LayerKind]:
     """Return the kind of each layer; those with equal operators share one."""
     named: dict[LayerKind, LayerKind] = {}
     counts: dict[str, int] = {}
     kinds = []
-    for stretch, operators in zip(layers, lowered, strict=True):
-        base = "block" if stretch.role == "block" else stretch.role
-        plain = LayerKind(base, stretch.role, operators, stretch.hidden)
+    for i in kept:
+        stretch, name = layers[i], streams.names[i]
+        base = stretch.role if stretch.role != "block" or stretch.path else "between"
+        carries = _carried(i, layers, streams, flow)
+        plain = LayerKind(base, stretch.role, lowered[i], stretch.hidden, name, carries)
         if plain not in named:
             counts[base] = counts.get(base, 0) + 1
             label = base if counts[base] == 1 else f"{base}.{counts[base]}"
             named[plain] = replace(plain, name=label)
         kinds.append(named[plain])
     return kinds
+
+
+def _carried(index: int, layers: Sequence[Stretch], streams: Streams, flow: Flow) -> int:
+    """Return the features of the context that a boundary behind a layer hands on: some layer behind reads it."""
+    if streams.source is None or index <= streams.source:
+        return 0
+    later = [streams.contexts[i] for i in range(index, len(layers)) if streams.contexts[i]]
+    return flow.value(min(later[0])).shape[-1] if later else 0
+
+
+def _edges(kept: Sequence[int], streams: Streams) -> tuple[tuple[int, int], ...]:
+    """Return a chain, and an edge from the context's layer to every layer that reads it."""
+    position = {i: at for at, i in enumerate(kept)}
+    chain = {(at, at + 1) for at in range(len(kept) - 1)}
+    if streams.source is None:
+        return tuple(sorted(chain))
+    source = position[streams.source]
+    # the layer behind the context's begins a chain of its own: it reads its own tokens
+    crossing = {(source, position[i]) for i in kept if streams.contexts[i]}
+    return tuple(sorted((chain - {(source, source + 1)}) | crossing))
 
 
 def _notes(trace: Trace, nodes: Sequence[Node], claims: Claims) -> tuple[str, ...]:

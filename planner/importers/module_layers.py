@@ -1,8 +1,8 @@
 """Which calls of a trace are layers: numbered containers whose entries run one behind the other."""
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -47,11 +47,10 @@ class Stretch:
 def stretches(flow: Flow) -> tuple[Stretch, ...]:
     """Return the layers in execution order: embedding, blocks, what lies between containers, head.
 
-    A module without repeated blocks is one block.
+    What lies between two containers is split: what follows from the first alone (a final norm, a projector)
+    is a block of its own, the rest the second one's embedding. A module without repeated blocks is one block.
     """
-    stacks = _stacks(flow)
-    if not stacks:
-        stacks = [[_whole(flow)]]
+    stacks = _stacks(flow) or [[_whole(flow)]]
     order = sorted(
         ((call, i) for i, calls in enumerate(stacks) for call in calls), key=lambda pair: pair[0].start
     )
@@ -60,23 +59,66 @@ def stretches(flow: Flow) -> tuple[Stretch, ...]:
     for call, stack in order:
         block = _block(flow, call, stack)
         if stack != last:
-            hidden = block.given if block.given is not None else block.output
-            found.append(
-                Stretch("embedding", stack, before, call.start, "", "", block.hidden, block.tokens, None, hidden)
-            )
+            found += _lead(flow, found, block, before, call.start)
         else:
-            block = Stretch(**{**_fields(block), "start": before})
+            block = replace(block, start=before)
         found.append(block)
         before, last = call.stop, stack
     end = found[-1]
-    found.append(
-        Stretch("head", last, before, len(flow.trace.ops), "", "", end.hidden, end.tokens, end.output, end.output)
+    head = replace(end, role="head", start=before, stop=len(flow.trace.ops), path="", kind="", given=end.output)
+    return (*found, head)
+
+
+def _lead(flow: Flow, found: list[Stretch], block: Stretch, start: int, stop: int) -> list[Stretch]:
+    """Return what leads to the first block of a container: the rest of the one before, and an embedding."""
+    hidden = block.given if block.given is not None else block.output
+    embedding = replace(
+        block, role="embedding", start=start, stop=stop, path="", kind="", given=None, output=hidden
     )
-    return tuple(found)
+    if not found:
+        return [embedding]
+    own = follows(flow, start, stop)
+    if not own:
+        return [embedding]
+    results = [o for i in sorted(own) for o in flow.trace.ops[i].outputs]
+    passed = [o for o in results if any(r.index not in own for r in flow.readers.get(o, ()))]
+    output = (passed or results)[-1]
+    width = flow.value(output).shape[-1]
+    tokens = flow.value(output).size / width
+    before = found[-1]
+    bridge = replace(
+        before, start=start, stop=stop, path="", kind="", hidden=width, tokens=tokens, given=before.output,
+        output=output,
+    )
+    return [bridge, embedding]
 
 
-def _fields(stretch: Stretch) -> dict[str, object]:
-    return {name: getattr(stretch, name) for name in Stretch.__slots__}
+def follows(flow: Flow, start: int, stop: int) -> frozenset[int]:
+    """Return the working operations of a range whose activations all come from before it."""
+    made: set[int] = set()
+    apart: set[int] = set()
+    for op in flow.work:
+        if not start <= op.index < stop:
+            continue
+        roots = [flow.root[i] for i in flow.moving(op)]
+        earlier = [r for r in roots if (m := flow.maker(r)) is not None and m.index < start]
+        inner = [r for r in roots if (m := flow.maker(r)) is not None and m.index in made]
+        if roots and len(earlier) + len(inner) == len(roots):
+            made.add(op.index)
+        else:
+            apart.add(op.index)
+    return frozenset(made)
+
+
+def layer_of(flow: Flow, layers: Sequence[Stretch]) -> list[int]:
+    """Return the layer of each operation, by its index."""
+    where = [0] * len(flow.trace.ops)
+    for i, stretch in enumerate(layers):
+        shared = i > 0 and (layers[i - 1].start, layers[i - 1].stop) == (stretch.start, stretch.stop)
+        kept = follows(flow, stretch.start, stretch.stop) if shared else frozenset()
+        for at in range(stretch.start, stretch.stop):
+            where[at] = i - 1 if at in kept else i
+    return where
 
 
 def _whole(flow: Flow) -> Call:

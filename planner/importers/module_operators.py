@@ -423,13 +423,18 @@ class Layer:
     def _saves(self, group: list[Node], written: list[int]) -> tuple[float, bool]:
         """Return the features per token that a group keeps, and whether recomputing it frees them."""
         if all(self._carries(n) for n in group):
-            return 0, False
+            return sum(self._widened(n) for n in group), False
         kept: float = sum(self.width(w) for w in written if self.needed(w) and w != self.stretch.output)
         if all(n.linear for n in group):
             return kept, False
         if any(n.norm for n in group) and any(self._unsaved(r) for n in group for r in n.reads):
             return kept + sum(self.width_read(n) for n in group if n.norm), False
         return kept, True
+
+    def _widened(self, node: Node) -> int | float:
+        """Return what data on its way into attention keeps: nothing, unless it grew (MLA's keys)."""
+        written = sum(self.width(w) for w in node.writes)
+        return written if written > self.width_read(node) else 0
 
     def _unsaved(self, root: int) -> bool:
         """Return whether nobody keeps a value that a norm needs: a partial sum, or looked-up rows."""
