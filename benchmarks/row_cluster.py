@@ -88,7 +88,7 @@ def cluster_of(row: Row) -> tuple[Cluster, tuple[str, ...]]:
     devices, assumed = _devices(row)
     assumed += (machine.assumption,) if machine.assumption else ()
     if machine.slices:
-        return _slices(machine.node or "", devices, _slice_count(row)), assumed
+        return _slices(machine.node or "", devices, slice_count(row)), assumed
     per_node = None if row.gpus_per_node is None else max(row.gpus_per_node, 1)
     bandwidth = network_bytes_per_s(row.inter_bw_note, row.gpus_per_node)
     bridged = not (row.intra_bw_note or "").startswith("PCIe")
@@ -158,7 +158,7 @@ def _cut(tiers: tuple[Tier, ...], devices: int) -> tuple[Tier, ...]:
     return tuple(kept)
 
 
-def _slice_count(row: Row) -> int:
+def slice_count(row: Row) -> int:
     """Return the slices that the data-centre network joins, as the row's notes say."""
     said = re.search(r"slices joined by DCN: (\d+)", row.notes) or re.search(
         r"DP (\d+) pods", row.sharding or ""

@@ -130,7 +130,7 @@ def sharding_of(row: Row, dp: int, slices: int = 1) -> tuple[int, int, tuple[str
     dp
         Data-parallel degree.
     slices
-        Parts of the cluster that hold a copy each where sharding stays inside a part.
+        Slices of a pod; each holds a copy where sharding stays inside a slice.
     """
     said = " ".join(w for w in (row.sharding, row.sharding_as_printed) if w).lower()
     if not said:

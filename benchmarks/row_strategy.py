@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks import row_settings as settings
+from benchmarks.row_cluster import slice_count
 from benchmarks.row_model import NotExpressibleError
 from benchmarks.rows import Row
 from meshwright.costmodels.schedule import legal, names
@@ -168,7 +169,7 @@ def write(row: Row, problem: Problem) -> Written:
     size, count, told = micro_batches_of(row, batch, degrees["dp"], degrees["pp"])
     blocks = len(problem.model.block_layers)
     schedule, vpp, said = schedule_of(row, degrees["pp"], blocks, count)
-    stage, replicas, sharded = settings.sharding_of(row, degrees["dp"], _parts(problem))
+    stage, replicas, sharded = settings.sharding_of(row, degrees["dp"], slice_count(row))
     modes, again = settings.recompute_of(row, blocks)
     decisions = {
         **degrees,
@@ -187,11 +188,6 @@ def write(row: Row, problem: Problem) -> Written:
     }
     assumptions = (*why, *told, *said, *sharded, *again)
     return Written(decisions, _stages(blocks, degrees["pp"] * vpp), modes, assumptions)
-
-
-def _parts(problem: Problem) -> int:
-    """Return the blocks that the outermost tier joins."""
-    return problem.cluster.tiers[-1].fan_out if len(problem.cluster.tiers) > 1 else 1
 
 
 def _stages(blocks: int, chunks: int) -> tuple[int, ...]:

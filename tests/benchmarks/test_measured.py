@@ -222,6 +222,12 @@ def test_sharding_is_read_from_its_words(printed: str, stage: int, copies: int) 
     assert got == (stage, copies, ())
 
 
+def test_sharding_inside_slices_makes_a_copy_for_each() -> None:
+    for name, copies in (("maxtext-008", 1), ("maxtext-012", 2), ("maxtext-028", 32)):
+        plan = express(ROWS[name]).plan
+        assert (plan.zero_stage, plan.dp_replicate) == (3, copies)
+
+
 def test_recompute_words_become_modes() -> None:
     def modes(**changes: object) -> tuple[str, ...]:
         return row_settings.recompute_of(replace(PLAIN, **changes), 4)[0]  # type: ignore[arg-type]
