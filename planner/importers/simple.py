@@ -12,6 +12,8 @@
     gated: true           # every other field: see DecoderSpec, with its default
     tied: false
     windows: [4096, null] # repeats over the layers
+    feeds:                # and mixers: where layers differ, see meshwright.planner.importers.sublayers
+      - {experts: 8, topk: 2, width: 14336}
 """
 
 from collections.abc import Callable, Mapping
@@ -26,6 +28,7 @@ from meshwright.planner.decoder import DecoderSpec, NormPlace
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.config import Config, ModelConfigError, read_text
 from meshwright.planner.importers.contradictions import refuse_contradictions
+from meshwright.planner.importers.sublayers import read_sublayers
 
 Reader: TypeAlias = Callable[[Config, str, object], Any]
 """Checks the value of a named field and returns it."""
@@ -120,6 +123,10 @@ READERS: Final[Mapping[str, Reader]] = {
     "norms": _norms,
     "windows": _windows,
     "position_rows": _rows,
+    "mtp_layers": _rows,
+    "residual_streams": _size,
+    "mixers": read_sublayers,
+    "feeds": read_sublayers,
     "embedding_dim": _width,
     "max_sequence_length": _length,
 }

@@ -37,6 +37,58 @@ def test_switches_reach_the_graph(tmp_path: Path) -> None:
     assert graph.max_sequence_length == 100
 
 
+def test_deepseek_v3_in_a_few_lines(tmp_path: Path) -> None:
+    sizes = "{hidden: 7168, layers: 61, heads: 128, kv_heads: 128, head_dim: 192, ffn: 18432, vocab: 129280"
+    mixer = "{kv_rank: 512, nope: 128, rope: 64, value: 128, q_rank: 1536}"
+    experts = "{experts: 256, topk: 8, width: 2048, shared: 2048, node_limit: 4, times: 58}"
+    text = f"{sizes}, mtp_layers: 1, mixers: [{mixer}], feeds: [{{times: 3}}, {experts}]}}"
+    graph, preset = load_model(yaml_file(tmp_path, text)), load_model("deepseek-v3")
+    assert graph.kinds == preset.kinds
+    assert graph.mtp_parameters == preset.mtp_parameters
+
+
+def test_layers_may_lack_a_mixer_or_a_feed_and_carry_an_indexer(tmp_path: Path) -> None:
+    latent = "{kv_rank: 64, nope: 32, rope: 16, value: 32, q_rank: 96, index: {heads: 2, dim: 16, topk: 8}}"
+    mixers = f"[{{window: 64, gate: head, rotary_share: 0.5}}, null, {latent}, {{sinks: true}}]"
+    graph = load_model(
+        yaml_file(tmp_path, f"{LLAMA}, mixers: {mixers}, feeds: [{{width: 100}}, {{}}, null, null]}}")
+    )
+    assert [graph.kinds[k].name for k in graph.layer_kinds[1:5]] == [
+        "decoder.sliding.dense100",
+        "decoder.dense",
+        "decoder.latent.sparse",
+        "decoder.attention",
+    ]
+    names = {op.name for kind in graph.kinds for op in kind.operators}
+    assert {"gate", "index", "kv_up"} <= names
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("mixers: 3", "mixers.*list"),
+        ("feeds: []", "feeds.*at least one"),
+        ("feeds: [3]", "feeds.*mapping"),
+        ("feeds: [{experts: 8}]", "feeds.*required: topk, width"),
+        ("feeds: [{experts: 8, topk: 9, width: 64}]", "experts of a token.*8"),
+        ("feeds: [{experts: 8, topk: 2, width: 64, depth: 3}]", "feeds.*depth.*shared_gate"),
+        ("feeds: [{experts: 8, topk: 0, width: 64}]", "topk"),
+        ("feeds: [{times: 100000}]", "times"),
+        ("feeds: [{times: 9000}, {times: 9000}]", "feeds.*10,000"),
+        ("mixers: [{window: true}]", "window"),
+        ("mixers: [{sinks: 1}]", "sinks"),
+        ("mixers: [{gate: wide}]", "gate.*feature or head"),
+        ("mixers: [{rotary_share: 2}]", "rotary_share"),
+        ("mixers: [{kv_heads: 3}]", "key/value heads of a layer"),
+        ("mixers: [{kv_rank: 64}]", "required: nope, rope, value"),
+        ("mixers: [{kv_rank: 64, nope: 8, rope: 8, value: 8, index: 3}]", "index.*heads, dim and topk"),
+    ],
+)
+def test_sublayers_that_make_no_sense_are_refused(tmp_path: Path, text: str, names: str) -> None:
+    with pytest.raises(ModelConfigError, match=f"(?s)mine.yaml.*{names}"):
+        load_model(yaml_file(tmp_path, f"{LLAMA}, {text}}}"))
+
+
 def test_a_config_in_yaml_is_a_config(tmp_path: Path) -> None:
     text = "{model_type: gpt2, n_layer: 24, n_embd: 1024, n_head: 16}"
     assert load_model(yaml_file(tmp_path, text)).parameters == 354_823_168
