@@ -319,13 +319,15 @@ class Boundary:
 
     With sequence parallelism ``enter`` all-gathers forward and reduce-scatters backward (and gathers again
     for the weight's gradient, hidden behind the input's gradient), ``exit`` the other way round. Without
-    it ``exit`` all-reduces forward and ``enter`` backward. Costs nothing when ``tp`` is 1.
+    it ``exit`` all-reduces forward and ``enter`` backward. Costs nothing when ``tp`` is 1. ``on`` the
+    ``context`` it is the other sequence's activations that enter (keys of cross attention).
     """
 
     name: str
     direction: Literal["enter", "exit"]
     features: Num
     light: bool = False
+    on: Literal["own", "context"] = "own"
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = False
     stored_bytes: ClassVar[float | None] = None
@@ -353,7 +355,8 @@ class Boundary:
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
         """Return the collectives forward and backward; bytes are zero for the variant not in use."""
-        whole = shape.tokens * self.features * shape.element_bytes * (shape.tp > 1)
+        rows = shape.tokens if self.on == "own" else shape.context_tokens
+        whole = rows * self.features * shape.element_bytes * (shape.tp > 1)
         split, joined = whole * shape.sequence_parallel, whole * (1 - 1 * shape.sequence_parallel)
         gather, scatter = Traffic("all_gather", split), Traffic("reduce_scatter", split)
         reduce = Traffic("all_reduce", joined)

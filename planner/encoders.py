@@ -175,6 +175,7 @@ def _cross_attention(spec: BlockSpec, context: int) -> tuple[Operator, ...]:
     dims = (spec.head_dim, spec.head_dim)
     return (
         *_products("cross_q", spec.hidden, {"q": (spec.query, q)}),
+        Boundary("context_enter", "enter", context, on="context"),
         *_products("cross_kv", context, {"k": (spec.key, k), "v": (spec.key, v)}, context=True),
         *(() if spec.self_attention else _qk_norm(spec, "cross_qk_norm", spec.heads * spec.head_dim)),
         Attention(

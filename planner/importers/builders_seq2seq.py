@@ -4,7 +4,7 @@ Every decoder layer reads the encoder's output; in the chain that a pipeline cut
 it on. The encoder works on the main stream (the source), the decoder on ``target``.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from meshwright.costmodels.operators import LayerKind, Operator, Pointwise
 from meshwright.planner.assembly import Join, Segment, assemble, every
@@ -138,7 +138,7 @@ def encoder_decoder(config: Config, name: str) -> ModelGraph:
     family = SEQ2SEQ_FAMILIES[config.model_type]
     spec = Seq2SeqSpec(**read_fields(config, family.rules))
     head = architecture(config, HEADS, GENERATES[0])
-    fields = {
+    fields: dict[str, Any] = {
         "family": config.model_type,
         "hidden_size": spec.hidden,
         "vocab_size": spec.vocab,

@@ -95,6 +95,18 @@ def test_cross_attention_reads_the_context_and_only_it(short: int, more: int, wi
     assert all(flops_of(kind, name, near) == flops_of(kind, name, far) for name in own)
 
 
+@pytest.mark.parametrize("sequence_parallel", [0, 1])
+def test_context_enters_the_tensor_parallel_region_as_often_as_it_is_read(sequence_parallel: int) -> None:
+    kind = block(replace(SPEC, context=32))
+    shape = replace(SHAPE, tp=2, sequence_parallel=sequence_parallel)
+    (entry,) = [op for op in kind.operators if op.name == "context_enter"]
+    forward, backward = (sum(float(t.bytes) for t in each) for each in entry.traffic(shape))
+    tensor = SHAPE.sequences * SHAPE.context_length * 32 * 2
+    # The keys' input is gathered if it is split; its gradient is reduced in either case.
+    assert forward == tensor * sequence_parallel
+    assert backward == tensor * (1 + sequence_parallel)
+
+
 def test_cross_attention_alone_needs_no_own_keys() -> None:
     alone = block(replace(SPEC, context=64, self_attention=False))
     cores = [op for op in alone.operators if isinstance(op, Attention)]
