@@ -245,6 +245,7 @@ LINEAR_FAMILIES: Final[Mapping[str, Family]] = {
             **sizes(4096, 32, 32, 14336, 32000, 8, length=131072),
             **tied(False),
             **DROPOUT,
+            "rotary_share": share(*ROTARY_SHARE),
             "mixers": chosen(
                 listed("layer_types", otherwise=by_arithmetic(lambda r, i: FULL if (i + 1) % 2 else LINEAR)),
                 {FULL: attention, LINEAR: _lightning},

@@ -100,6 +100,22 @@ def test_phi3_small_attends_to_all_tokens_on_every_other_layer() -> None:
     assert sum(c.pairs(8192) for c in cores) < 0.7 * len(cores) * cores[1].pairs(8192)
 
 
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [
+        ("minimax-text-01", 456, 45.9 + 2 * 200064 * 6144 / 1e9),  # arXiv 2501.08313, embeddings not active
+        ("nemotron-3-nano-30b-a3b", 31.6, 3.6),  # its report: 3.2 and the embeddings
+        ("qwen3-next-80b-a3b", 79.7, 3.9),
+        ("kimi-linear-48b-a3b", 49.1, 3.5),
+        ("nemotron-h-8b", 8.1, 8.1),
+    ],
+)
+def test_presets_have_their_published_billions(name: str, total: float, active: float) -> None:
+    graph = load_model(name)
+    assert graph.parameters / 1e9 == pytest.approx(total, rel=0.005)
+    assert graph.active_parameters / 1e9 == pytest.approx(active, rel=0.015)
+
+
 # Searched models -----------------------------------------------------------------------------------------
 
 
