@@ -204,13 +204,15 @@ def _orthogonalise(
 ) -> FloatArray:
     """Return what an optimizer of whole matrices adds, (B, K): it gathers them and multiplies (Muon).
 
-    Every rank that shares a matrix computes its update (arXiv 2502.16982, section 2.3).
+    ZeRO deals the flat buffer of all weights, so a rank's share holds few matrices and it computes theirs
+    alone (arXiv 2502.16982, section 2.3). Left out: a matrix that several shares cut, which each computes.
     """
     optimizer, rates = setting.optimizer, setting.rates
     if not optimizer.newton_schulz_steps:
         return np.zeros_like(places[0].parameters)
     pairs = zip(setting.kinds, shapes, strict=True)
     flops = np.stack([_matrix_flops(setting, kind, shape) for kind, shape in pairs], axis=-1)
+    flops = flops / np.where(split, places[0].shards, 1)
     block = np.array([kind.role == "block" for kind in setting.kinds])
     moved = [optimizer.gather_bytes * p.parameters * block * split for p in places]
     return flops / (rates.peak_flops_per_s * rates.gemm_fraction) + _collective(

@@ -183,6 +183,14 @@ def _tied_parameters(kind: LayerKind, shape: Shape) -> Num:
     return sum(copies, start=np.zeros(np.shape(shape.tp)))
 
 
+def _synchronised(setting: Setting, tied: FloatArray) -> FloatArray:
+    """Return the trained ones among copies, whose gradients both ends must add, (B, K)."""
+    trained = [
+        any(isinstance(op, Gemm) and op.tied and op.trained for op in k.operators) for k in setting.kinds
+    ]
+    return tied * np.array(trained)
+
+
 class _Passes(NamedTuple):
     """What every pass waits for beside its own work: fields (B, K), those of the backward pass (B, K, M)."""
 
@@ -299,7 +307,7 @@ def _tied_reduce(setting: Setting, s: Strategies, tied: FloatArray, where: Spans
 
     The two ranks send to each other at once (full duplex) and add: one send-receive of the whole gradient.
     """
-    whole = setting.gradient_bytes * tied.sum(axis=-1)
+    whole = setting.gradient_bytes * _synchronised(setting, tied).sum(axis=-1)
     seconds = collective_time("send_recv", whole, where.pipeline) * (s.pp > 1)
     ends = np.array([kind.role != "block" for kind in setting.kinds])
     return np.where(ends, seconds[:, None], 0.0)
