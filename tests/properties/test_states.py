@@ -1,0 +1,129 @@
+"""States of layers: shards add up, copies and offloading move bytes but lose none, experts have their own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.costmodels.layer import adapt
+from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.spans import folded_span, layer_groups, state_spans
+from meshwright.costmodels.strategy import Setting
+from meshwright.costmodels.tables import build_tables
+from meshwright.hardware.catalogue import load_cluster
+from meshwright.hardware.span import group_span
+from meshwright.planner.importers import load_model
+from tests.costmodels.cases import make_setting, make_strategies
+
+DENSE = make_setting(cluster="dgx-h100:8")
+KINDS = load_model("qwen3-30b-a3b").kinds
+MOE: Setting = replace(
+    DENSE, kinds=tuple(adapt(kind, DENSE.profile, find_loss("full")) for kind in KINDS), sequence_length=1024
+)
+EXPERTS = next(i for i, kind in enumerate(KINDS) if "moe" in kind.name or kind.role == "block")
+powers = st.integers(0, 3).map(lambda n: 2**n)
+stages = st.integers(0, 3)
+
+
+@given(st.integers(1, 3), powers, st.sampled_from([1, 2, 4]))
+def test_copies_of_shards_keep_more_and_shards_add_up(stage, shards, copies):
+    both = [
+        make_strategies(dp=shards * c, dp_replicate=c, zero_stage=stage, micro_batch_size=1)
+        for c in (1, copies)
+    ]
+    alone, hybrid = (build_tables(DENSE, s) for s in both)
+    # What a rank holds depends on the ranks that share it, not on the copies.
+    assert hybrid.state_bytes.tolist() == alone.state_bytes.tolist()
+    assert np.all(hybrid.reduce_s >= alone.reduce_s)
+
+
+@given(stages, powers, st.sampled_from([1, 2]))
+def test_offloading_moves_states_to_the_host_and_loses_none(stage, dp, level):
+    home, away = (
+        build_tables(DENSE, make_strategies(dp=dp, zero_stage=stage, offload=o)) for o in (0, level)
+    )
+    assert not home.host_bytes.any()
+    total = away.state_bytes + away.host_bytes
+    assert total.tolist() == pytest.approx(home.state_bytes.tolist())
+    assert np.all(away.host_bytes > 0)
+    assert np.all(away.optimizer_s >= home.optimizer_s)
+
+
+@given(powers, powers, powers, st.integers(1, 3))
+def test_an_expert_s_states_are_shared_by_the_ranks_that_hold_it(ep, dp, tp, stage):
+    """All ranks together hold every state once, however experts are folded (from the stage that shards it)."""
+    if tp * dp % ep:
+        return
+    fold = {"tp": tp, "sequence_parallel": int(tp > 1), "dp": dp, "zero_stage": stage}
+    states = [build_tables(MOE, make_strategies(ep=e, **fold)).states for e in (1, ep)]
+    whole, split = (s.master_weights[0, EXPERTS] for s in states)
+    assert split == pytest.approx(whole)
+
+
+@given(powers, powers)
+def test_more_expert_ranks_keep_fewer_weights_and_gather_less(ep, dp):
+    if dp % ep:
+        return
+    plain, split = (build_tables(MOE, make_strategies(ep=e, dp=dp, zero_stage=1)) for e in (1, ep))
+    assert split.states.weights[0, EXPERTS] <= plain.states.weights[0, EXPERTS]
+    assert split.reduce_s[0, EXPERTS] <= plain.reduce_s[0, EXPERTS] * (1 + 1e-9)
+
+
+def test_a_secondary_copy_spares_the_backward_gather_and_costs_its_share():
+    fast, slow = (build_tables(DENSE, make_strategies(dp=16, zero_stage=3, hpz=hpz)) for hpz in (8, 1))
+    extra = fast.states.weights - slow.states.weights
+    assert extra.tolist() == pytest.approx((2 * slow.parameters / 8).tolist())
+    assert np.all(fast.backward_s <= slow.backward_s)
+    assert np.array_equal(fast.forward_s, slow.forward_s)
+
+
+# Where folded groups lie -----------------------------------------------------------------------------------
+
+CLUSTER = load_cluster("dgx-h100:8")
+
+
+@given(powers, powers, powers)
+def test_folds_inside_the_pipeline_dimension_are_plain_groups(etp, ep, rest):
+    dp = etp * ep * rest
+    if dp > 64:
+        return
+    s = make_strategies(dp=dp, ep=ep, etp=etp)
+    got = folded_span(CLUSTER, s.ep, s.etp, s)
+    expected = group_span(CLUSTER, ep, etp)
+    assert got.sizes.tolist() == [expected.sizes.tolist()]
+
+
+@given(powers, powers, st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]))
+def test_every_group_has_as_many_members_as_its_degree(tp, dp, pp, cp):
+    if tp * dp * pp * cp > 64:
+        return
+    for order in ("pipeline outside", "pipeline inside data"):
+        strides = (
+            {}
+            if order == "pipeline outside"
+            else {
+                "context_stride": tp,
+                "pipeline_stride": tp * cp,
+                "data_stride": tp * cp * pp,
+                "inner": tp * cp,
+            }
+        )
+        for ep in (
+            e for e in (1, 2, 4, 8) if tp * cp * dp % e == 0 and (tp * cp % e == 0 or e % (tp * cp) == 0)
+        ):
+            s = make_strategies(tp=tp, cp=cp, dp=dp, pp=pp, ep=ep, **strides)
+            groups, where = layer_groups(CLUSTER, s), state_spans(CLUSTER, s)
+            assert groups["expert"].sizes.prod() == ep
+            assert where.shards.sizes.prod() == cp * dp
+            assert where.expert_shards.sizes.prod() == tp * cp * dp // ep
+            assert where.pipeline.sizes.prod() == pp
+
+
+def test_experts_around_a_pipeline_dimension_cross_nodes_sooner():
+    """With pp laid inside dp, neighbours of an expert group are pp x inner devices apart."""
+    outside = make_strategies(dp=8, pp=8, ep=8)
+    inside = make_strategies(dp=8, pp=8, ep=8, data_stride=8, pipeline_stride=1, inner=1)
+    assert layer_groups(CLUSTER, outside)["expert"].sizes.tolist() == [[8, 1]]
+    assert layer_groups(CLUSTER, inside)["expert"].sizes.tolist() == [[1, 8]]
