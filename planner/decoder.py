@@ -60,6 +60,8 @@ class DecoderSpec:
         Sizes. ``ffn`` is the width of one branch of a gated MLP.
     gated
         Whether the MLP multiplies two branches (SwiGLU, GeGLU).
+    activation_weights
+        Learned numbers of an MLP's activation function (xIELU: 2).
     norm_weight, norm_bias
         Whether a norm has a scale and a shift (RMSNorm: scale; LayerNorm: both; OLMo: neither).
     norms
@@ -105,6 +107,7 @@ class DecoderSpec:
     ffn: int
     vocab: int
     gated: bool = True
+    activation_weights: int = 0
     norm_weight: bool = True
     norm_bias: bool = False
     norms: tuple[NormPlace, ...] = PRE_NORMS

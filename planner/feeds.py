@@ -58,6 +58,7 @@ def mlp(spec: DecoderSpec, width: int, prefix: str) -> tuple[Operator, ...]:
             branches * width,
             width,
             saves=width,
+            weights=spec.activation_weights,
             units=width,
             backward_ratio=GATED_BACKWARD if spec.gated else PLAIN_BACKWARD,
             light=True,

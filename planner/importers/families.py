@@ -38,6 +38,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "xverse": "llama",
     "kimi_k2": "deepseek_v3",
     "hunyuan": "hunyuan_v1_moe",
+    "gpt-sw3": "gpt2",
 }
 """Names under which Llama's layers were published."""
 

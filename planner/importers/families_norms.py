@@ -252,4 +252,15 @@ NORM_FAMILIES: Final[Mapping[str, Family]] = {
             "qk_norm": constant("plain"),
         },
     ),
+    "apertus": Family(
+        "ApertusDecoderLayer",
+        {
+            **LLAMA,
+            **PLAIN_MLP,
+            **ATTENTION_BIAS,
+            **sizes(4096, 32, 32, 14336, 131072, length=65536),
+            "activation_weights": constant(2),
+            "qk_norm": constant("head"),
+        },
+    ),
 }

@@ -124,6 +124,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "windows": _windows,
     "position_rows": _rows,
     "mtp_layers": _rows,
+    "activation_weights": _rows,
     "residual_streams": _size,
     "mixers": read_sublayers,
     "feeds": read_sublayers,

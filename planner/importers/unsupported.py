@@ -69,9 +69,29 @@ MARKERS: Final[Mapping[str, tuple[Test, str]]] = {
     "cross_attention_layers": (_is_set, "a decoder with cross attention"),
     "add_cross_attention": (_is_true, "a decoder with cross attention"),
     "add_swiglu": (_is_set, "a vision tower"),
+    "zero_expert_num": (_is_set, "a mixture of experts of which some do nothing"),
+    "attention_k_eq_v": (_is_true, "a model whose keys are its values"),
 }
 """Keys that tell an architecture the planner has no layers for yet, and what they tell."""
 
+UNREAD: Final[Mapping[str, str]] = {
+    "beam": "a decoder with memory beside its attention",
+    "bert-generation": "a decoder with BERT's blocks",
+    "bitnet": "a decoder with norms inside attention and MLP",
+    "diffllama": "a decoder with differential attention",
+    "doge": "a decoder with dynamic masks and product-key experts",
+    "flint": "a decoder with gates of its own",
+    "hrm_text": "a hierarchical recurrent model",
+    "jetmoe": "a model whose attention heads are experts",
+    "modernbert-decoder": "a decoder with ModernBERT's blocks",
+    "moshi": "a speech model",
+}
+"""Model types whose keys look like Llama's and whose layers are others: not to be guessed."""
+
+TRY: Final = (
+    "no rules of this family read that; describe its layers in YAML (mixers, feeds), or build the graph from "
+    "code with meshwright.from_module"
+)
 
 EXPERTS: Final = "a mixture of experts"
 LATENT: Final = "multi-head latent attention"
@@ -89,12 +109,12 @@ def refuse_unsupported(config: Config, reads: Collection[str] = ()) -> None:
         What the family's rules read themselves: markers that tell it are none (the words of
         :data:`MARKERS`).
     """
+    kind = config.model_type or "none"
+    if kind in UNREAD:
+        raise ModelConfigError(f"{config.source}: model_type {kind!r} is {UNREAD[kind]}; {TRY}")
     for name, (tells, what) in MARKERS.items():
         if what in reads:
             continue
         _, value = config.find((name,))
         if value is not MISSING and tells(value):
-            raise ModelConfigError(
-                f"{config.source}: model_type {config.model_type or 'none'!r} is {what} ({name} is set); "
-                "no rules of this family read that"
-            )
+            raise ModelConfigError(f"{config.source}: model_type {kind!r} is {what} ({name} is set); {TRY}")

@@ -80,6 +80,12 @@ def test_unknown_family_with_other_layers_is_not_read_as_dense(key: str, value: 
         graph_of({**LLAMA, "model_type": "brandnew", key: value})
 
 
+@pytest.mark.parametrize("model_type", ["jetmoe", "diffllama", "modernbert-decoder"])
+def test_a_model_that_only_looks_like_llama_is_not_guessed(model_type: str) -> None:
+    with pytest.raises(ModelConfigError, match=rf"{model_type}.*YAML.*from_module"):
+        graph_of({**LLAMA, "model_type": model_type})
+
+
 def test_unknown_family_slides_where_its_file_says_so() -> None:
     types = ["sliding_attention", "full_attention"] * 16
     graph = graph_of({**LLAMA, "model_type": "brandnew", "sliding_window": 64, "layer_types": types})
