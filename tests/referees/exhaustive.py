@@ -14,7 +14,10 @@ import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.recompute import MODES
+from meshwright.costmodels.schedule import legal as schedule_legal
+from meshwright.costmodels.schedule import names
 from meshwright.costmodels.step import price
+from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.costmodels.tables import build_tables
 from meshwright.planner.choice import Choice
 from meshwright.planner.graph import ModelGraph
@@ -95,27 +98,36 @@ def every_mesh(problem: Problem) -> Meshes:
     """Return every legal mesh, from a plain product of all values."""
     total, batch = problem.cluster.num_devices, problem.job.global_batch_size
     wanted = problem.job.choices.get("schedule", Choice(allowed=frozenset({"1f1b", "interleaved"})))
-    schedules = [name for name in ("1f1b", "gpipe", "interleaved") if wanted.admits(name)]
+    schedules = [name for name in names() if wanted.admits(name)]
     degrees = [t for t in product(range(1, total + 1), repeat=4) if np.prod(t) <= total]
     longest = problem.job.sequence_length // (2 if "cp" in problem.job.choices else 4096)
+    hosts = [i for i, what in enumerate(OFFLOADS) if _admits(problem, "offload", what, {"none"})]
+    etps = range(1, total + 1) if "etp" in problem.job.choices else ()
     experts = any(op.expert for kind in problem.model.kinds for op in kind.operators)
     rows = [
-        (tp, cp, pp, dp, copies, ep, etp, hpz, vpp, z, b, batch // dp // b, sp, way, ulysses, 0, place, name)
+        (tp, cp, pp, dp, copies, ep, etp, hpz, vpp, z, b, batch // dp // b, sp, way, u, host, place, name)
         for tp, cp, pp, dp in degrees
         if cp <= max(1, longest)
         for b in range(1, batch // dp + 1)
         if batch % (dp * b) == 0
         for name in schedules
-        for vpp in (range(2, problem.model.num_layers // pp + 1) if name == "interleaved" else (1,))
+        if pp > 1 or name in ("1f1b", "gpipe")
+        for vpp in range(1, problem.model.num_layers // pp + 1)
+        if schedule_legal(name, pp, vpp, 64 * pp) is None
         for z, sp, place in product(range(4), range(2), range(len(PLACEMENTS) if cp > 1 else 2))
         for copies, hpz in product(_parts(dp), _parts(dp) if z == 3 else (1,))
-        for ulysses, way in product(_parts(cp), range(2) if cp > 1 else (0,))
-        for ep, etp in product(_parts(tp * cp * dp) if experts else (1,), {1, tp} if experts else (1,))
+        for u, way in product(_parts(cp), range(2) if cp > 1 else (0,))
+        for ep, etp in (product(_parts(tp * cp * dp), etps or {1, tp}) if experts else ((1, 1),))
+        for host in hosts
     ]
     columns = list(zip(*rows, strict=True))
     numbers = [np.array(c, dtype=np.int64) for c in columns[:-1]]
     meshes = Meshes(*numbers, schedule=np.array(columns[-1], dtype=np.str_))
     return meshes.take(legal(problem, meshes)[0] & _follows_topology(problem, meshes))
+
+
+def _admits(problem: Problem, name: str, value: str, usual: set[str]) -> bool:
+    return problem.job.choices.get(name, Choice(allowed=frozenset(usual))).admits(value)
 
 
 def _parts(n: int) -> tuple[int, ...]:
@@ -125,13 +137,14 @@ def _parts(n: int) -> tuple[int, ...]:
 def _follows_topology(problem: Problem, meshes: Meshes) -> BoolArray:
     """Return whether copies and secondary shards fill the blocks of a tier, and heads stay in a node or not.
 
-    Heads are exchanged by all context ranks, by none, or by as many as a node holds; a pin frees them.
+    Heads are exchanged by all context ranks, by none, or by as many as a node holds. A pin frees each.
     """
+    free = problem.job.choices
     stride, shard = meshes.stride("dp"), meshes.dp // meshes.dp_replicate
     blocks = [(size // stride == shard) & (shard > 1) for size in problem.cluster.block_sizes[:-1]]
-    copies = np.logical_or.reduce([meshes.dp_replicate == 1, *blocks])
+    copies = np.logical_or.reduce([meshes.dp_replicate == 1, *blocks]) | ("dp_replicate" in free)
     inside = problem.cluster.devices_per_host // stride
-    second = (meshes.hpz == 1) | ((meshes.hpz == inside) & (inside < shard))
+    second = (meshes.hpz == 1) | ((meshes.hpz == inside) & (inside < shard)) | ("hpz" in free)
     near = problem.cluster.devices_per_host // meshes.stride("cp")
     heads = [int(p.units) for p in problem.model.parts if p.axis == "ulysses"]
     most = np.ones_like(meshes.cp)
@@ -139,12 +152,11 @@ def _follows_topology(problem: Problem, meshes: Meshes) -> BoolArray:
         able = np.logical_and.reduce([n % (meshes.tp * u) == 0 for n in heads])
         most = np.where((meshes.cp % u == 0) & (u <= near) & able, u, most)
     few = (meshes.ulysses == 1) | (meshes.ulysses == meshes.cp) | (meshes.ulysses == most)
-    free = "ulysses" in problem.job.choices
-    return np.asarray(copies & second & (few | free))
+    return np.asarray(copies & second & (few | ("ulysses" in free)))
 
 
 def partitions(graph: ModelGraph, chunks: int, interleaved: bool) -> Iterator[tuple[int, ...]]:
-    """Yield all cut points; interleaved chunks hold equal blocks but for one fewer at either end."""
+    """Yield all cut points; several chunks a rank hold equal blocks but for one fewer at either end."""
     inner = np.array(graph.block_layers)
     for middle in combinations(range(1, graph.num_layers), chunks - 1):
         cuts = (0, *middle, graph.num_layers)
@@ -167,6 +179,11 @@ def _splits(total: int, modes: IntArray) -> list[IntArray]:
     return found
 
 
+def _own(graph: ModelGraph, kind: int, modes: IntArray) -> IntArray:
+    """Return the modes of a kind: only blocks are recomputed."""
+    return modes if graph.kinds[kind].role == "block" else np.array([0])
+
+
 def assignments(problem: Problem, chunks: int, interleaved: bool) -> IntArray:
     """Return all counts of a pipeline, (N, C, K, M)."""
     graph, target = problem.model, problem.target
@@ -174,13 +191,15 @@ def assignments(problem: Problem, chunks: int, interleaved: bool) -> IntArray:
     named = wanted.allowed or frozenset()
     able = [m for m in MODES if m in target.recompute and wanted.admits(m)]
     free = np.array([MODES.index(m) for m in able if m not in ("moe", "offload") or m in named])
+    expert = np.array([MODES.index(m) for m in able if m != "offload" or m in named])
+    routed = [any(op.expert for op in kind.operators) for kind in graph.kinds]
     found: list[IntArray] = []
     for cuts in partitions(graph, chunks, interleaved):
         kinds = np.diff(graph.prefix_counts[list(cuts)], axis=0)
         cells = [(c, k) for c, k in zip(*np.nonzero(kinds), strict=True)]
         for modes in [free[i : i + 1] for i in range(len(free))] if target.recompute_uniform else [free]:
             options = [
-                _splits(int(kinds[c, k]), modes if graph.kinds[k].role == "block" else np.array([0]))
+                _splits(int(kinds[c, k]), _own(graph, k, expert if routed[k] and modes is free else modes))
                 for c, k in cells
             ]
             for chosen in product(*options):
@@ -196,8 +215,8 @@ def everything(problem: Problem, most_plans: int = 10**7, meshes: Meshes | None 
     """Return the price of all plans (of some meshes), or None where there are more than ``most_plans``."""
     meshes = every_mesh(problem) if meshes is None else meshes
     common = setting(problem)
-    names = (meshes.schedule == "interleaved").tolist()
-    keys = list(zip(meshes.pp.tolist(), meshes.vpp.tolist(), names, strict=True))
+    several = (meshes.vpp > 1).tolist()
+    keys = list(zip(meshes.pp.tolist(), meshes.vpp.tolist(), several, strict=True))
     shapes = {key: assignments(problem, key[0] * key[1], key[2]) for key in sorted(set(keys))}
     sizes = [len(shapes[key]) for key in keys]
     if sum(sizes) > most_plans:

@@ -1,5 +1,6 @@
 """Small random problems: tiny decoders on machines whose rates and memory are drawn, so that limits bind."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -90,13 +91,20 @@ def with_profile(problem: Problem, **changes: Any) -> Problem:
     return problem
 
 
-def random_problem(seed: int, most_blocks: int = 6, most_devices: int = 8) -> Problem:
-    """Return a small problem without a limit on memory; the same for the same seed."""
+def random_problem(
+    seed: int, most_blocks: int = 6, most_devices: int = 8, pinned: Mapping[str, Any] | None = None
+) -> Problem:
+    """Return a small problem without a limit on memory; the same for the same seed.
+
+    ``pinned`` decisions replace those drawn, for a target that has them all.
+    """
     rng = np.random.default_rng(seed)
     target = _pick(rng, ("any", "any", "any", "any", "deepspeed", "fsdp"))
+    target = target if pinned is None else "any"
     devices = _pick(rng, [d for d in (1, 2, 3, 4, 6, 8) if d <= most_devices])
     model = tiny_model(rng, most_blocks)
     pins = _pick(rng, PINS) if find_target(target).tensor else {}
+    pins = pins if pinned is None else pinned
     batch = _pick(rng, (2, 4, 6, 8, 12)) if find_target(target).tensor else devices * _pick(rng, (1, 2, 4))
     job = Job(
         global_batch_size=batch * (3 if devices in (3, 6) and rng.integers(2) else 1),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.planner.field import survey
+from meshwright.planner.problem import Problem
 from meshwright.planner.search import TOLERANCE, State, search
 from tests.referees.exhaustive import Everything, everything
 from tests.referees.problems import random_problem, with_memory
@@ -22,7 +23,10 @@ def _everything(seed: int, blocks: int, devices: int) -> Everything | None:
 
 def _check(seed: int, blocks: int, devices: int) -> int:
     """Compare one problem at several memory sizes; return how many were compared."""
-    problem, every = random_problem(seed, blocks, devices), _everything(seed, blocks, devices)
+    return _agree(random_problem(seed, blocks, devices), _everything(seed, blocks, devices), seed)
+
+
+def _agree(problem: Problem, every: Everything | None, seed: int) -> int:
     if every is None:
         return 0
     sizes = [UNLIMITED]
@@ -54,6 +58,48 @@ def test_search_finds_the_optimum_of_every_small_problem(seed: int) -> None:
 @pytest.mark.parametrize("seed", SLOW)
 def test_search_finds_the_optimum_of_larger_small_problems(seed: int) -> None:
     _check(seed, blocks=2 + seed % 5, devices=8)
+
+
+PIPELINED = {"pp": ">=2", "tp": 1, "zero_stage": [0, 1]}
+SCHEDULES = {
+    "zb1p": 3,
+    "zb2p": 3,
+    "interleaved_zb": 4,
+    "zbv": 4,
+    "v_half": 4,
+    "v_min": 4,
+    "dualpipev": 4,
+}
+"""Blocks at most; plans of several chunks a rank need at least two of them."""
+
+
+def _with_weight_passes(seed: int, *known: str) -> Problem:
+    return random_problem(seed, SCHEDULES[known[0]], 4, PIPELINED | {"schedule": list(known)})
+
+
+SEEDS = [seed for seed in range(1000, 1012) if _with_weight_passes(seed, "zb1p").cluster.num_devices > 1]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_search_finds_the_optimum_of_schedules_with_weight_passes(name: str, seed: int) -> None:
+    """Alone, and for every other seed beside 1F1B."""
+    problem = _with_weight_passes(seed, *([name, "1f1b"] if seed % 2 else [name]))
+    _agree(problem, everything(problem, MOST_PLANS), seed)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_these_schedules_have_plans_and_some_beat_1f1b(name: str) -> None:
+    """DualPipe-V gains by kernels side by side, which are left out: it need not win."""
+    wins = plans = 0
+    for seed in SEEDS:
+        every = everything(_with_weight_passes(seed, name, "1f1b"), MOST_PLANS)
+        if every is not None and len(every.row):
+            own = every.meshes.schedule[every.row] == name
+            plans += int(own.sum())
+            wins += int(every.step_s[own].min(initial=np.inf) < every.step_s[~own].min(initial=np.inf))
+    assert plans > 0
+    assert wins > 0 or name == "dualpipev"
 
 
 def test_most_problems_are_small_enough_to_compare_and_memory_binds() -> None:
