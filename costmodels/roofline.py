@@ -6,6 +6,8 @@ small k (NVIDIA matrix-multiplication guide; arXiv 2401.14489). The library pick
 split-k factors, so the fastest of a table counts. A tile's own rate falls with the operand bytes it needs
 per FLOP, ``(tm + tn) / (tm tn)``. Left out: clocks that follow the data and the power limit (inside the
 accelerator's sustained ``gemm_fraction``), and caches.
+
+Vector work (a scan token by token) runs on the fp32 units, at a share of their peak.
 """
 
 from dataclasses import dataclass
@@ -25,6 +27,10 @@ FILL_K = 256
 """Inner length that filling and draining a tile's pipeline costs (256 to 512 in measured curves)."""
 REUSE = 8.0
 """Operand reuse, in elements, at which a tile runs at half of the large-tile rate."""
+VECTOR_FRACTION = 0.4
+"""Share of the fp32 peak, which counts fused multiply-adds, that vector work reaches: half of it as its
+multiplications and additions do not fuse, less as an exponential takes the time of 4 to 8 operations (CUDA
+C++ programming guide, throughput of native arithmetic instructions)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,8 @@ class DeviceRates:
         Dense peak of the recipe's 8- or 4-bit products; None: they run at the compute dtype's.
     gemm_fraction, memory_fraction
         Sustained shares of the peak and of the memory bandwidth.
+    vector_flops_per_s
+        Peak of the fp32 units; None: not known, vector work is bound by memory.
     """
 
     peak_flops_per_s: Num
@@ -48,6 +56,7 @@ class DeviceRates:
     kernel_launch_s: Num
     num_cores: Num
     low_peak_flops_per_s: Num | None = None
+    vector_flops_per_s: Num | None = None
 
 
 def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
@@ -81,6 +90,7 @@ def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
         got.kernel_launch_s,
         accelerator.num_cores,
         None if low is None else peaks[low],
+        peaks.get("fp32"),
     )
 
 
@@ -123,8 +133,10 @@ def work_time(work: Work, rates: DeviceRates, profile: Profile, backward: bool =
     """
     memory = work.bytes / (rates.memory_bytes_per_s * rates.memory_fraction)
     launch = work.kernels * rates.kernel_launch_s * (np.asarray(work.bytes) > 0)
-    if work.kernel == "memory":
+    if work.kernel == "memory" or (work.kernel == "vector" and rates.vector_flops_per_s is None):
         return launch + memory
+    if work.kernel == "vector":
+        return launch + np.maximum(work.flops / (rates.vector_flops_per_s * VECTOR_FRACTION), memory)
     if work.kernel == "gemm":
         return launch + np.maximum(gemm_flops_time(work, rates), memory)
     fraction = profile.attention_backward_fraction if backward else profile.attention_forward_fraction

@@ -8,7 +8,7 @@ exceeds the groups.
 Two ways to run one:
 
 - :class:`SelectiveScan` token by token in one fused kernel (Mamba, arXiv 2312.00752, section 3.3.2), bound by
-  memory;
+  memory or by the fp32 units;
 - :class:`ChunkedScan` chunk by chunk as products (state-space duality, arXiv 2405.21060, section 6), with
   the five kernels of the reference code (``mamba_ssm/ops/triton/ssd_combined.py``).
 """
@@ -44,10 +44,11 @@ class SelectiveScan:
 
     Reads the input, the time step and the gate of each channel, B and C of each token; writes the gated
     output. Parameters: ``state`` decay rates and one skip weight a channel. Backward recomputes the states
-    from those kept every 2,048 tokens, reads the gradient and the inputs and writes four gradients.
+    from those kept every 2,048 tokens, reads the gradient and the inputs and writes four gradients, with
+    three times the FLOPs.
 
-    Left out: the special-function units' rate (one exponential for each channel and state), which binds
-    more than memory does at states above 16.
+    No matrices are multiplied: the FLOPs run on the fp32 units and bind more than memory does from a few
+    states a channel on, so that time grows with ``state`` (arXiv 2405.21060, figure 10).
     """
 
     name: str
@@ -78,7 +79,7 @@ class SelectiveScan:
     def _work(self, shape: Shape, passes: Num, over_channels: Num, over_state: Num) -> Work:
         width = over_channels * self._local(shape) + over_state * self.state
         flops = passes * SCAN_FLOPS * shape.tokens * self._local(shape) * self.state
-        return Work("memory", 1.0 * flops, shape.tokens * width * shape.element_bytes)
+        return Work("vector", 1.0 * flops, shape.tokens * width * shape.element_bytes)
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the scan: input, time step, gate and output, B and C."""
@@ -107,7 +108,8 @@ class ChunkedScan:
     scores C B^T are (Q x N)(N x Q), once for all heads of a group; the output adds the scores times the
     input, (Q x Q)(Q x P) below the diagonal, to C times the state of the chunk before, (Q x N)(N x P). In
     linear attention the input is the value, B the key, C the query. Backward computes scores and states
-    again (the reference code keeps neither) and has two products for each forward.
+    again (the reference code keeps neither), has two products for each forward, and one more below the
+    diagonal for the decays' gradient.
 
     Attributes
     ----------
@@ -122,7 +124,9 @@ class ChunkedScan:
     head_weights
         Parameters a head: 3 in Mamba-2 (time-step bias, decay, skip), none in lightning attention.
 
-    Left out: time steps and cumulated decays apart from their bytes, and the normaliser of mLSTM.
+    The scores are fp32 and read again for each head, below the diagonal.
+
+    Left out: the arithmetic of decays and masks (their bytes count), and the normaliser of mLSTM.
     """
 
     name: str
@@ -171,6 +175,10 @@ class ChunkedScan:
         states = shape.tokens / q * self._heads(shape) * self.head_dim * self.state * STATE_BYTES
         return inputs, keys, states, shape.tokens * self._groups(shape) * q * STATE_BYTES
 
+    def _reads(self, shape: Shape) -> Num:
+        """Return the bytes of the scores below the diagonal, read for each head."""
+        return shape.tokens * self._heads(shape) * (self._chunk(shape) + 1) / 2 * STATE_BYTES
+
     def _states(self, shape: Shape) -> tuple[Work, ...]:
         """Return what backward repeats: decays, states of each chunk, states handed on, scores."""
         q, x, n = self._chunk(shape), self.head_dim, self.state
@@ -187,11 +195,10 @@ class ChunkedScan:
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the five kernels: decays, chunk states, their recurrence, scores, outputs."""
         q = self._chunk(shape)
-        inputs, keys, states, scores = self._bytes(shape)
+        inputs, keys, states, _ = self._bytes(shape)
         per_head = shape.tokens / q * self._heads(shape)
-        output = product(
-            per_head, q, self.head_dim, self.state + (q + 1) / 2, 2 * inputs + keys + states + scores
-        )
+        moved = 2 * inputs + keys + states + self._reads(shape)
+        output = product(per_head, q, self.head_dim, self.state + (q + 1) / 2, moved)
         return (*self._states(shape), output)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
@@ -200,15 +207,16 @@ class ChunkedScan:
         inputs, keys, states, scores = self._bytes(shape)
         per_head = shape.tokens / q * self._heads(shape)
         per_group = shape.tokens / q * self._groups(shape)
-        causal = (q + 1) / 2
+        causal, reads = (q + 1) / 2, self._reads(shape)
         return (
             *self._states(shape),
             product(per_head, p, n, q, inputs + keys + states),
             Work("memory", 0.0, 3 * states),
-            product(per_head, q, p, n + causal, 2 * inputs + keys + states + scores),
+            product(per_head, q, p, n + causal, 2 * inputs + keys + states + reads),
             product(per_head, q, n, p, inputs + keys + states),
             product(per_head, q, n, p, inputs + keys + states),
             product(per_head, q, causal, p, 2 * inputs + scores),
+            product(per_head, q, causal, p, 2 * inputs + reads),
             product(per_group, q, n, q, 2 * keys + scores),
             product(per_group, q, n, q, 2 * keys + scores),
         )

@@ -5,7 +5,8 @@ from typing import Literal
 
 from meshwright.costmodels.arrays import Num
 
-KernelClass = Literal["gemm", "attention", "memory"]
+KernelClass = Literal["gemm", "attention", "memory", "vector"]
+"""What binds a kernel beside memory: products of matrices, attention, nothing, or fp32 units (scans)."""
 Collective = Literal[
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "dispatch"
 ]

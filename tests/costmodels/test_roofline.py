@@ -1,5 +1,7 @@
 """Roofline by hand: whole tiles, waves and legs on a device with round numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profile import find_profile
 from meshwright.costmodels.roofline import (
     FILL_K,
+    VECTOR_FRACTION,
     DeviceRates,
     device_rates,
     gemm_flops_time,
@@ -78,3 +81,10 @@ def test_rates_broadcast():
     rates = DeviceRates(np.array([1e12, 2e12]), 1e10, 1.0, 1.0, 0.0, 8)
     one, two = gemm_flops_time(gemm_work(1024, 1024, 1024, 2), rates)
     assert one == 2 * two
+
+
+def test_vector_work_runs_on_the_fp32_units_or_is_bound_by_memory_where_they_are_not_known():
+    work = Work("vector", 1e12, 1e9)
+    known = replace(ROUND, vector_flops_per_s=1e11, kernel_launch_s=0.0)
+    assert work_time(work, known, PROFILE) == pytest.approx(1e12 / (VECTOR_FRACTION * 1e11))
+    assert work_time(work, replace(known, vector_flops_per_s=None), PROFILE) == pytest.approx(1e9 / 1e10)

@@ -28,7 +28,13 @@ USUAL = Layer(SelfAttention(), Mlp())
 
 PROFILE = find_profile("generic")
 H100 = device_rates(load_accelerator("h100-sxm"), find_precision("bf16"))
-RATES = ("peak_flops_per_s", "memory_bytes_per_s", "gemm_fraction", "memory_fraction")
+RATES = (
+    "peak_flops_per_s",
+    "memory_bytes_per_s",
+    "gemm_fraction",
+    "memory_fraction",
+    "vector_flops_per_s",
+)
 ROUNDING = 1 + 1e-12
 dims = st.integers(1, 40_000)
 
@@ -36,23 +42,25 @@ dims = st.integers(1, 40_000)
 @st.composite
 def rates(draw):
     """Any device from a laptop to a wafer."""
+    peak = draw(st.floats(1e11, 1e17))
     return DeviceRates(
-        peak_flops_per_s=draw(st.floats(1e11, 1e17)),
+        peak_flops_per_s=peak,
         memory_bytes_per_s=draw(st.floats(1e10, 1e14)),
         gemm_fraction=draw(st.floats(0.2, 1.0)),
         memory_fraction=draw(st.floats(0.2, 1.0)),
         kernel_launch_s=draw(st.floats(0, 1e-4)),
         num_cores=draw(st.integers(1, 1024)),
+        vector_flops_per_s=peak * draw(st.floats(0.01, 1.0)),
     )
 
 
 @st.composite
 def works(draw):
     """Work of any kernel class."""
-    kernel = draw(st.sampled_from(("gemm", "attention", "memory")))
+    kernel = draw(st.sampled_from(("gemm", "attention", "memory", "vector")))
     if kernel == "gemm":
         return gemm_work(draw(dims), draw(dims), draw(dims), draw(st.sampled_from((2, 4))))
-    flops = draw(st.floats(0, 1e15)) if kernel == "attention" else 0.0
+    flops = 0.0 if kernel == "memory" else draw(st.floats(0, 1e15))
     return Work(kernel, flops, draw(st.floats(1, 1e12)), k=draw(dims), kernels=draw(st.integers(1, 6)))
 
 
@@ -125,6 +133,7 @@ def test_a_device_that_is_faster_in_everything_takes_that_much_less_time(work, d
         peak_flops_per_s=device.peak_flops_per_s * factor,
         memory_bytes_per_s=device.memory_bytes_per_s * factor,
         kernel_launch_s=device.kernel_launch_s / factor,
+        vector_flops_per_s=device.vector_flops_per_s * factor,
     )
     assert work_time(work, faster, PROFILE) * factor == pytest.approx(work_time(work, device, PROFILE))
 
