@@ -37,8 +37,8 @@ class BlockSpec:
         Whether a norm has a scale and a shift (LayerNorm: both; RMSNorm: the scale).
     first_norm
         Whether attention's own norm exists (ModernBERT's first layer has none).
-    qkv_biases, out_bias, mlp_bias
-        Biases of the products; Whisper's keys have none.
+    qkv_biases, out_bias, mlp_bias, down_bias
+        Biases of the products; Whisper's keys have none. The MLP's second one follows the first unless said.
     gated
         Whether the MLP multiplies two branches.
     causal, window
@@ -71,6 +71,7 @@ class BlockSpec:
     qkv_biases: Biases = (True, True, True)
     out_bias: bool = True
     mlp_bias: bool = True
+    down_bias: bool | None = None
     gated: bool = False
     causal: bool = False
     window: int | None = None
@@ -194,13 +195,14 @@ def _cross_attention(spec: BlockSpec, context: int) -> tuple[Operator, ...]:
 def _mlp(spec: BlockSpec) -> tuple[Operator, ...]:
     """Return up (and gate), activation and down products; a gated activation's backward moves 5 f for 3 f."""
     f, branches = spec.ffn, 1 + spec.gated
+    down_bias = spec.mlp_bias if spec.down_bias is None else spec.down_bias
     part = Part(f, f, "ffn columns")
     name = "gate_up" if spec.gated else "up"
     ratio = 5 / 3 if spec.gated else 1.5
     return (
         Gemm(name, wide(spec.hidden), (part,) * branches, "column", spec.mlp_bias, saves_output=True),
         Pointwise("activation", "tensor", branches * f, f, f, units=f, backward_ratio=ratio, light=True),
-        Gemm("down", part, (wide(spec.hidden),), "row", spec.mlp_bias),
+        Gemm("down", part, (wide(spec.hidden),), "row", down_bias),
     )
 
 

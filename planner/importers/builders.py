@@ -4,13 +4,15 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from meshwright.planner.graph import ModelGraph
+from meshwright.planner.importers.builders_audio import AUDIO_LANGUAGE, audio_language
 from meshwright.planner.importers.builders_contrastive import TEXT_TOWERS, contrastive
-from meshwright.planner.importers.builders_encoder import ENCODER_FAMILIES, encoder
+from meshwright.planner.importers.builders_encoder import encoder
 from meshwright.planner.importers.builders_mllama import mllama
 from meshwright.planner.importers.builders_seq2seq import encoder_decoder
 from meshwright.planner.importers.builders_vision import HEADS, vision_model
 from meshwright.planner.importers.builders_vlm import vision_language
 from meshwright.planner.importers.config import Config
+from meshwright.planner.importers.families_encoder import ENCODER_FAMILIES
 from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES
 from meshwright.planner.importers.families_vlm import VISION_LANGUAGE
 
@@ -23,6 +25,7 @@ BUILDERS: Final[Mapping[str, Builder]] = {
     **dict.fromkeys(TEXT_TOWERS, contrastive),
     **dict.fromkeys(VISION_LANGUAGE, vision_language),
     "mllama": mllama,
+    **dict.fromkeys(AUDIO_LANGUAGE, audio_language),
 }
 """Builders by ``model_type``."""
 

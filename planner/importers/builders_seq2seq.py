@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from meshwright.costmodels.operators import LayerKind, Operator, Pointwise
 from meshwright.planner.assembly import Join, Segment, assemble, every
+from meshwright.planner.audio import spectrogram_kinds
 from meshwright.planner.encoders import BlockSpec, EmbeddingSpec, block_kind, embedding_kind
 from meshwright.planner.graph import ModelGraph, Stream
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES, Seq2SeqSpec
 from meshwright.planner.importers.reading import architecture, assumptions, head_note, labels
 from meshwright.planner.importers.rules import read_fields
-from meshwright.planner.pieces import activation, added, data, dense, few_tokens, language_head, norm
+from meshwright.planner.pieces import few_tokens, language_head, norm
 
 TARGET: Final = Stream("target", "target")
 FRAMES: Final = Stream("frames", "sequence", ratio=2.0)
@@ -65,25 +66,6 @@ def _token_embedding(spec: Seq2SeqSpec, *, decoder: bool) -> LayerKind:
     return embedding_kind(embedding, "encoder.embedding")
 
 
-def _spectrogram(spec: Seq2SeqSpec) -> tuple[LayerKind, ...]:
-    """Return Whisper's two convolutions over three frames each, the second at every other frame."""
-    h = spec.hidden
-    first: tuple[Operator, ...] = (
-        data("spectrogram", spec.mel_bins),
-        dense("convolution", 3 * spec.mel_bins, h, saves_output=True),
-        activation("activation", h),
-    )
-    second: tuple[Operator, ...] = (
-        dense("convolution", 3 * h, h, saves_output=True),
-        activation("activation", h),
-        added("positions", h, weights=spec.source_rows * h),
-    )
-    return (
-        LayerKind("frames", "embedding", first, h, "frames"),
-        LayerKind("encoder.embedding", "embedding", second, h),
-    )
-
-
 def _final_norm(spec: Seq2SeqSpec) -> tuple[Operator, ...]:
     return (norm("final_norm", spec.hidden, bias=spec.norm_bias),) if spec.final_norm else ()
 
@@ -100,7 +82,16 @@ def _head(spec: Seq2SeqSpec, head: str, classes: int) -> tuple[Operator, ...]:
 
 
 def _encoder(spec: Seq2SeqSpec) -> tuple[Segment, ...]:
-    embedding = _spectrogram(spec) if spec.mel_bins else (_token_embedding(spec, decoder=False),)
+    embedding: tuple[LayerKind, ...] = (_token_embedding(spec, decoder=False),)
+    if spec.mel_bins:
+        embedding = spectrogram_kinds(
+            spec.hidden,
+            spec.mel_bins,
+            spec.source_rows,
+            frames=FRAMES.name,
+            stream="text",
+            name="encoder.embedding",
+        )
     blocks = (block_kind(_block(spec, decoder=False), "encoder"),) * spec.encoder_layers
     return Segment("source", embedding), Segment("encoder", blocks)
 

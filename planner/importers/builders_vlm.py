@@ -61,6 +61,8 @@ def _text_values(config: Config, family: VisionLanguage) -> tuple[dict[str, Any]
     if not isinstance(model_type, str):
         config.refuse("text_config.model_type", model_type, "a text such as 'llama'")
     read_as, defaults = TEXT_PARTS.get(model_type, (model_type, {}))
+    if family.merges_text:
+        defaults = {**defaults, **family.text_absent}
     values = {**defaults, **own, "model_type": read_as}
     values.pop("cross_attention_layers", None)
     outer = config.values.get("tie_word_embeddings")

@@ -5,7 +5,7 @@ The defaults are those of the configuration classes in transformers 5.24.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Literal
 
 from meshwright.planner.importers.family import NO, YES, tied
 from meshwright.planner.importers.rules import (
@@ -61,7 +61,7 @@ class Seq2SeqSpec:
     source_rows: int = 0
     target_rows: int = 0
     max_sequence_length: int | None = None
-    place: Any = "post"
+    place: Literal["pre", "post"] = "post"
     norm_bias: bool = True
     embedding_norm: bool = False
     final_norm: bool = False
@@ -170,6 +170,9 @@ SEQ2SEQ_FAMILIES: Final[Mapping[str, Seq2SeqFamily]] = {
     "mbart": Seq2SeqFamily(
         "MBartDecoderLayer",
         {**_two_more(_bart(1024, 4096, 12, 12, 16, 50265, 1024)), **_PRE, "embedding_norm": YES},
+    ),
+    "plbart": Seq2SeqFamily(
+        "PLBartDecoderLayer", {**_two_more(_bart(768, 3072, 6, 6, 12, 50005, 1024)), "embedding_norm": YES}
     ),
     "pegasus": Seq2SeqFamily("PegasusDecoderLayer", {**_bart(1024, 4096, 12, 12, 16, 50265, 1024), **_PRE}),
     "marian": Seq2SeqFamily("MarianDecoderLayer", _bart(1024, 4096, 12, 12, 16, 58101, 1024)),

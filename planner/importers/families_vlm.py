@@ -65,6 +65,8 @@ class VisionLanguage:
         The same for the decoder.
     vision_absent, text_absent
         What the class fills in where the part is missing as a whole.
+    merges_text
+        Whether what stands for an absent text part also stands below the keys of one that is there.
     flat
         Whether old files hold the text part's keys beside the whole model's.
     block_class
@@ -81,6 +83,7 @@ class VisionLanguage:
     text_is: str | None = None
     vision_absent: Mapping[str, Any] = field(default_factory=dict)
     text_absent: Mapping[str, Any] = field(default_factory=dict)
+    merges_text: bool = False
     flat: bool = False
     block_class: str | None = None
 
