@@ -282,7 +282,39 @@ VISION_LANGUAGE: dict[str, tuple[dict[str, Any], Any, Job]] = {
         job(32, image=404),
     ),
 }
-CASES = {**ENCODERS, **ENCODER_DECODERS, **VISION_LANGUAGE}
+CLIP_OF_SOUND = {"max_source_positions": 48, "num_mel_bins": 80}
+AUDIO_LANGUAGE: dict[str, tuple[dict[str, Any], Any, Job]] = {
+    "Qwen2AudioForConditionalGeneration": (
+        {
+            "text_config": {**TEXT, "model_type": "qwen2"},
+            "audio_config": {
+                **CLIP_OF_SOUND,
+                "d_model": 64,
+                "encoder_layers": 2,
+                "encoder_attention_heads": 4,
+                "encoder_ffn_dim": 128,
+            },
+            "audio_token_index": IMAGE,
+        },
+        lambda: {
+            "input_ids": joined(24),
+            "attention_mask": torch.ones(1, 40, dtype=torch.long),
+            "input_features": torch.randn(1, 80, 96),
+            "feature_attention_mask": torch.ones(1, 96, dtype=torch.long),
+        },
+        job(16, image=24),
+    ),
+    "VoxtralForConditionalGeneration": (
+        {
+            "text_config": {**HEADS_OF_16, "model_type": "llama"},
+            "audio_config": {**SIZES, **CLIP_OF_SOUND, "intermediate_size": 256},
+            "audio_token_id": IMAGE,
+        },
+        lambda: {"input_ids": joined(12), "input_features": torch.randn(1, 80, 96)},
+        job(16, image=12),
+    ),
+}
+CASES = {**ENCODERS, **ENCODER_DECODERS, **VISION_LANGUAGE, **AUDIO_LANGUAGE}
 
 
 @pytest.mark.parametrize("name", CASES)
