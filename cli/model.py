@@ -155,7 +155,8 @@ def _parameters(graph: "ModelGraph") -> str:
 def _sizes(graph: "ModelGraph") -> str:
     """Return the widths and, where there are any, the experts."""
     sizes = graph.attributes
-    words = f"hidden {graph.hidden_size:,}, ffn {sizes.get('ffn', 0):,}, vocabulary {graph.vocab_size:,}"
+    ffn = f"ffn {sizes['ffn']:,}, " if sizes.get("ffn") else ""
+    words = f"hidden {graph.hidden_size:,}, {ffn}vocabulary {graph.vocab_size:,}"
     if "experts" not in sizes:
         return words
     shared = f", shared {sizes['shared']:,}" if sizes["shared"] else ""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from meshwright.costmodels.attention import Attention
 from meshwright.planner.decoder import DecoderSpec, Sublayer, repeated
 from meshwright.planner.experts import Experts
 from meshwright.planner.feeds import Mlp
@@ -57,7 +58,8 @@ def kind_names(kinds: Sequence[Layer]) -> tuple[str, ...]:
     "decoder.moe", "decoder.mamba.moe" ...; what words cannot tell apart is numbered.
     """
     mixers, feeds = _words([k.mixer for k in kinds]), _words([k.feed for k in kinds])
-    names = [_name(layer, mixers, feeds) for layer in kinds]
+    lacking = any(k.mixer is None for k in kinds), any(k.feed is None for k in kinds)
+    names = [_name(layer, mixers, feeds, lacking) for layer in kinds]
     seen: Counter[str] = Counter()
     numbered = []
     for name in names:
@@ -66,12 +68,14 @@ def kind_names(kinds: Sequence[Layer]) -> tuple[str, ...]:
     return tuple(numbered)
 
 
-def _name(layer: Layer, mixers: dict[Sublayer, str], feeds: dict[Sublayer, str]) -> str:
-    """Return the name with only those words that are needed."""
+def _name(
+    layer: Layer, mixers: dict[Sublayer, str], feeds: dict[Sublayer, str], lacking: tuple[bool, bool]
+) -> str:
+    """Return the name with only those words that are needed; ``lacking``: some layer has no mixer (feed)."""
     words = ["decoder"]
-    if layer.mixer is not None and (len(mixers) > 1 or layer.feed is None):
+    if layer.mixer is not None and (len(mixers) > 1 or any(lacking)):
         words.append(mixers[layer.mixer])
-    if layer.feed is not None and (len(feeds) > 1 or layer.mixer is None):
+    if layer.feed is not None and (len(feeds) > 1 or lacking[0]):
         words.append(feeds[layer.feed])
     return ".".join(words) if layer.mixer or layer.feed else "decoder.empty"
 
@@ -95,10 +99,24 @@ def _global(word: str) -> str:
 
 
 def attributes(spec: DecoderSpec) -> dict[str, int | float | str | bool | None]:
-    """Return the sizes that reports print, under the specification's names; experts' where there are any."""
+    """Return the sizes that reports print, under the specification's names.
+
+    Experts' where there are any; zeros for heads where no layer attends, for ``ffn`` where none has a feed.
+    """
     given = {name: getattr(spec, name) for name in ATTRIBUTES}
-    routed = [layer.feed for layer in layers_of(spec) if isinstance(layer.feed, Experts)]
+    layers = layers_of(spec)
+    if not any(_attends(spec, layer) for layer in set(layers)):
+        given |= {"heads": 0, "kv_heads": 0, "head_dim": 0}
+    if not any(layer.feed for layer in layers):
+        given |= {"ffn": 0}
+    routed = [layer.feed for layer in layers if isinstance(layer.feed, Experts)]
     if routed:
         most = max(routed, key=lambda feed: feed.experts)
         given |= {"experts": most.experts, "topk": most.topk, "expert_ffn": most.width, "shared": most.shared}
     return given
+
+
+def _attends(spec: DecoderSpec, layer: Layer) -> bool:
+    """Return whether a layer has an attention core."""
+    mixer = () if layer.mixer is None else layer.mixer.operators(spec)
+    return any(isinstance(op, Attention) for op in mixer)

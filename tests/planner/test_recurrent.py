@@ -107,3 +107,16 @@ def test_a_stack_of_several_mixers_names_its_kinds_by_them():
 def test_a_stack_without_feeds_has_one_norm_a_layer():
     graph = decoder_graph(replace(SPEC, mixers=(MIXERS[2],), feeds=(None,)), "drawn")
     assert graph.kinds[1].parameters() == parameters(MIXERS[2]) + SPEC.hidden
+
+
+def test_layers_with_and_without_a_mixer_are_told_apart_by_name():
+    spec = replace(SPEC, layers=2, mixers=(SelfAttention(), None), feeds=())
+    names = [kind.name for kind in decoder_graph(spec, "drawn").kinds[1:-1]]
+    assert names == ["decoder.attention.dense", "decoder.dense"]
+
+
+def test_a_model_without_attention_and_feeds_tells_neither_heads_nor_ffn():
+    given = decoder_graph(replace(SPEC, mixers=(MIXERS[0],), feeds=(None,)), "drawn").attributes
+    assert (given["heads"], given["kv_heads"], given["ffn"]) == (0, 0, 0)
+    given = decoder_graph(replace(SPEC, mixers=(MIXERS[0], SelfAttention())), "drawn").attributes
+    assert (given["heads"], given["kv_heads"], given["ffn"]) == (4, 2, 128)
