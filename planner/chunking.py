@@ -1,8 +1,9 @@
 """How many blocks the chunks of a pipeline may hold.
 
-With one chunk a rank (1F1B, GPipe) stages are free. Interleaved chunks are equal, as Megatron-LM runs them:
-every chunk holds ``q`` blocks, except that the first may hold one fewer (the embedding counts as a layer)
-and so may the last (the head does; ``--account-for-embedding-in-pipeline-split`` and its twin).
+With one chunk a rank stages are free, and with several where the target takes any split. Elsewhere several
+chunks a rank are equal, as Megatron-LM runs them by default: every chunk holds ``q`` blocks, except that the
+first may hold one fewer (the embedding counts as a layer) and so may the last (the head does;
+``--account-for-embedding-in-pipeline-split`` and its twin).
 """
 
 import numpy as np
@@ -19,10 +20,10 @@ def equal_chunks(blocks: int, chunks: int) -> tuple[int, tuple[int, ...]]:
     return q, {0: (0,), 1: (0, 1), 2: (1,)}.get(missing, ())
 
 
-def chunk_cuts(graph: ModelGraph, chunks: int, interleaved: bool) -> list[IntArray]:
+def chunk_cuts(graph: ModelGraph, chunks: int, equal: bool) -> list[IntArray]:
     """Return cut points (C + 1,) to try first: equal ones, or an even split; none if a chunk is empty."""
     inner = graph.block_layers
-    if interleaved:
+    if equal:
         q, shifts = equal_chunks(len(inner), chunks)
         splits = [inner[0] + q * np.arange(chunks + 1) - shift for shift in shifts]
     else:

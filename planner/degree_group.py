@@ -98,11 +98,11 @@ class DegreeGroup:
         plain = [s for s in wanted if SCHEDULES[s] in ("1f1b", "gpipe")]
         if self.pp == 1:
             return [(s, 1) for s in plain]
-        able = self.problem.target.interleaved
+        able, free = self.problem.target.interleaved, self.problem.target.uneven_chunks
         blocks, most = len(self.problem.model.block_layers), self.problem.model.num_layers // self.pp
-        equal = [v for v in range(1, most + 1) if v == 1 or (able and equal_chunks(blocks, self.pp * v)[1])]
+        chunked = [v for v in range(2, most + 1) if able and (free or equal_chunks(blocks, self.pp * v)[1])]
         many, pp = 64 * self.pp, self.pp
-        pairs = [(s, v) for s in wanted for v in equal]
+        pairs = [(s, v) for s in wanted for v in (1, *chunked)]
         return [(s, v) for s, v in pairs if schedule_legal(SCHEDULES[s], pp, v, many) is None]
 
     @cached_property

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.schedule import StaticSchedule, build, settled
 from meshwright.costmodels.strategy import Setting
 from meshwright.costmodels.tables import Tables
@@ -98,13 +98,17 @@ class Field:
             self.splits[row] = self._split(row)
         return self.splits[row]
 
+    def given(self, rows: IntArray) -> BoolArray:
+        """Return whether the chunks of rows are equal, so that only recomputation is open."""
+        return np.asarray((self.meshes.vpp[rows] > 1) & (not self.problem.target.uneven_chunks))
+
     def _split(self, row: int) -> list[Split]:
         graph, index = self.problem.model, np.array([row])
         s, tables = self.meshes.take(index).strategies(), self.tables.take(index)
         name, pp, vpp, passes = s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0])
         layout = build(name, pp, vpp, settled(name, pp, vpp, passes))
         found = []
-        for cuts in chunk_cuts(graph, layout.num_chunks, vpp > 1):
+        for cuts in chunk_cuts(graph, layout.num_chunks, bool(self.given(index)[0])):
             kinds = np.diff(graph.prefix_counts[cuts], axis=0)
             filled = fill(self.setting, s, tables, self.want, self.usable, layout, kinds)
             found.append(Split(row, layout, passes, tables, cuts, filled))
@@ -120,6 +124,7 @@ class Field:
             self.want,
             self.usable,
             self.problem.target.recompute_uniform,
+            self.problem.target.uneven_chunks,
         )
 
 

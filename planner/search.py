@@ -65,12 +65,12 @@ class State:
 
 def refine(f: Field, rows: IntArray, ceiling: float) -> None:
     """Raise the bounds of rows by looking at their stages."""
-    free = rows[f.meshes.vpp[rows] == 1]
+    given = f.given(rows)
+    free, given = rows[~given], rows[given]
     if len(free):
         s = f.meshes.take(free).strategies()
         tables, floor = f.tables.take(free), f.bounds[free]
         f.bounds[free] = stage_bounds(f.setting, s, tables, f.want, f.usable, floor, ceiling)
-    given = rows[f.meshes.vpp[rows] > 1]
     f.bounds[given] = equal_chunk_bounds(f, given)
     f.refined.update(rows.tolist())
 
@@ -88,7 +88,7 @@ def best_first(f: Field, state: State, tolerance: float, expired: Callable[[], b
         if len(fresh) and not (expired() and state.best is not None):
             refine(f, fresh, state.incumbent_s)
             _try_even(f, fresh, state)
-        elif len(waiting) and f.meshes.vpp[waiting[0]] > 1 and int(waiting[0]) not in f.pathed:
+        elif len(waiting) and f.given(waiting[:1])[0] and int(waiting[0]) not in f.pathed:
             f.bounds[waiting[:1]] = equal_chunk_bounds(f, waiting[:1], strong=True)
             f.pathed.add(int(waiting[0]))
         elif len(waiting):

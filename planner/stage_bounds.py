@@ -8,11 +8,12 @@ on ``M`` gives the bound.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
-from meshwright.costmodels.schedule import build, in_flight
+from meshwright.costmodels.schedule import build, in_flight, rank_of_chunk, settled
 from meshwright.costmodels.step import fixed_bytes
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
@@ -30,9 +31,15 @@ def in_flight_floor(s: Strategies) -> FloatArray:
         if name == "1f1b":
             floor[rows, :pp] = np.minimum(m, pp - np.arange(pp))
         else:
-            live = in_flight(build(name, pp, vpp, m))
+            live = in_flight(build(name, pp, vpp, settled(name, pp, vpp, m)))
             floor[rows, :pp] = [table.min(axis=1).max() for table in live]
     return floor
+
+
+def _lives(s: Strategies) -> list[IntArray]:
+    """Return the rank of each chunk, a row a mesh."""
+    of = lru_cache(maxsize=None)(rank_of_chunk)
+    return [of(name, int(pp), int(vpp)) for name, pp, vpp in zip(s.schedule, s.pp, s.vpp, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,8 @@ def _ranks(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable
     fixed = np.sum(list(fixed_bytes(setting, s).values()), axis=0)
     room = np.broadcast_to(usable - fixed[:, None], exists.shape).copy()
     taken = np.zeros(exists.shape)
-    for k, here in ((want.first, index == 0), (want.last, index == s.pp[:, None] - 1)):
+    first, last = (np.array([lives[end] for lives in _lives(s)])[:, None] for end in (0, -1))
+    for k, here in ((want.first, index == first), (want.last, index == last)):
         if k >= 0:
             saved = growth * tables.saved_bytes[:, k, 0, None] * live
             room -= np.where(here, tables.state_bytes[:, k, None] + saved, 0.0)

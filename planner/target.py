@@ -41,6 +41,8 @@ class Target:
         Each tensor-parallel rank's share of the vocabulary is padded to a multiple of this.
     partial_groups
         Whether interleaving works with micro-batches that are no multiple of ``pp``.
+    uneven_chunks
+        Whether the several chunks of a rank may hold different numbers of layers.
     loses
         Decisions that a plan loses by going there, in words.
     """
@@ -68,6 +70,7 @@ class Target:
     recompute_uniform: bool = False
     vocab_multiple: int = 1
     partial_groups: bool = False
+    uneven_chunks: bool = False
     loses: tuple[str, ...] = ()
 
 

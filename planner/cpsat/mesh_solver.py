@@ -82,6 +82,7 @@ class MeshTask:
     want: Demand
     usable_bytes: float
     recompute_uniform: bool
+    uneven_chunks: bool = False
 
 
 class MeshSolver:
@@ -94,7 +95,8 @@ class MeshSolver:
         self.scaled: Scaled = scale(task.setting, s, task.tables, task.want, task.usable_bytes)
         self.model = cp_model.CpModel()
         mix = None if task.recompute_uniform else self._mixes(cutoff_s)
-        self.variables = make_variables(self.model, self.schedule, task.graph, task.want, mix)
+        free = self.schedule.vpp == 1 or task.uneven_chunks
+        self.variables = make_variables(self.model, self.schedule, task.graph, task.want, mix, free)
         self.constraints = Constraints(self.variables, self.scaled, task.recompute_uniform)
         self.constraints.add_all()
         self.objective = Objective(self.variables, self.scaled, self.scaled.floor_time(cutoff_s))

@@ -34,12 +34,15 @@ class Variables:
         follows from the size (:mod:`meshwright.planner.cpsat.mixes`).
     cuts
         Cut points, where layers of several kinds alternate.
+    free
+        Whether chunks may differ in size.
     """
 
     model: cp_model.CpModel
     schedule: StaticSchedule
     graph: ModelGraph
     want: Demand
+    free: bool = True
     counts: list[dict[tuple[int, int], Expression]] = field(default_factory=list)
     present: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
     split: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
@@ -76,13 +79,15 @@ def make_variables(
     graph: ModelGraph,
     want: Demand,
     mix: Callable[[int, int, dict[int, int]], IntArray | None] | None,
+    free: bool,
 ) -> Variables:
     """Return the decisions of a mesh.
 
     For a stack of equal blocks these are counts; cut points and look-ups otherwise. ``mix(chunk, blocks,
     ends)`` gives the fastest modes of a stage by its size, where size alone decides (one chunk a rank).
+    ``free`` chunks may differ in size.
     """
-    made = Variables(model, schedule, graph, want)
+    made = Variables(model, schedule, graph, want, free)
     if mix is not None and is_uniform(graph) and schedule.vpp == 1:
         _size_counts(made, mix)
     else:
@@ -136,7 +141,7 @@ def _stack_counts(made: Variables) -> list[dict[int, Expression]]:
     q, _ = equal_chunks(blocks, chunks)
     for c in range(chunks):
         ends = _ends(graph, c, chunks)
-        least, most = (q - bool(ends), q) if made.schedule.vpp > 1 else (0 if ends else 1, blocks)
+        least, most = (0 if ends else 1, blocks) if made.free else (q - bool(ends), q)
         found.append({**ends, block: made.model.new_int_var(least, most, f"n{c}")})
     made.model.add(cp_model.LinearExpr.sum([row[block] for row in found]) == blocks)
     return found
@@ -151,7 +156,7 @@ def _cut_counts(made: Variables) -> list[dict[int, Expression]]:
     model.add(made.cuts[-1] == total)
     for a, b in zip(made.cuts, made.cuts[1:], strict=False):
         model.add(b >= a + 1)
-    if made.schedule.vpp > 1:
+    if not made.free:
         _equal_cuts(made)
     prefixes: list[list[cp_model.IntVar]] = []
     for k in range(len(graph.kinds)):
@@ -174,7 +179,7 @@ def _cut_counts(made: Variables) -> list[dict[int, Expression]]:
 
 
 def _equal_cuts(made: Variables) -> None:
-    """Interleaved chunks are equal; the first may be one block short."""
+    """Several chunks a rank are equal; the first may be one block short."""
     inner = made.graph.block_layers
     q, shifts = equal_chunks(len(inner), made.schedule.num_chunks)
     short = made.model.new_int_var_from_domain(cp_model.Domain.from_values(list(shifts)), "short")

@@ -215,8 +215,8 @@ def everything(problem: Problem, most_plans: int = 10**7, meshes: Meshes | None 
     """Return the price of all plans (of some meshes), or None where there are more than ``most_plans``."""
     meshes = every_mesh(problem) if meshes is None else meshes
     common = setting(problem)
-    several = (meshes.vpp > 1).tolist()
-    keys = list(zip(meshes.pp.tolist(), meshes.vpp.tolist(), several, strict=True))
+    equal = ((meshes.vpp > 1) & (not problem.target.uneven_chunks)).tolist()
+    keys = list(zip(meshes.pp.tolist(), meshes.vpp.tolist(), equal, strict=True))
     shapes = {key: assignments(problem, key[0] * key[1], key[2]) for key in sorted(set(keys))}
     sizes = [len(shapes[key]) for key in keys]
     if sum(sizes) > most_plans:
