@@ -263,8 +263,10 @@ def _sharding_rules(problem: Problem) -> tuple[Rule, ...]:
     return (
         Rule(
             "copies of shards",
-            "dp_replicate divides dp, and above 1 needs ZeRO 1 to 3 (copies of shards; plain data otherwise)",
-            lambda m: (m.dp % m.dp_replicate == 0) & ((m.dp_replicate == 1) | (m.zero_stage > 0)),
+            "dp_replicate divides dp, and above 1 needs ZeRO 1 to 3 over several ranks",
+            lambda m: (
+                (m.dp % m.dp_replicate == 0) & ((m.dp_replicate == 1) | ((m.zero_stage > 0) & (m.shards > 1)))
+            ),
         ),
         Rule(
             "secondary shards",
