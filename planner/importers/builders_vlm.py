@@ -12,7 +12,10 @@ from meshwright.costmodels.operators import LayerKind
 from meshwright.planner.assembly import Segment, assemble, chain
 from meshwright.planner.graph import ModelGraph, Stream
 from meshwright.planner.importers.config import Config
-from meshwright.planner.importers.families_vision import read_tower
+from meshwright.planner.importers.decoders import decoder_model
+from meshwright.planner.importers.families_encoder import ENCODER_FAMILIES
+from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES
+from meshwright.planner.importers.families_vision import TOWERS, read_tower
 from meshwright.planner.importers.families_vlm import TEXT_PARTS, VISION_LANGUAGE, Between, VisionLanguage
 from meshwright.planner.importers.reading import assumptions, part
 from meshwright.planner.vision import PATCHES, VisionSpec, streams, tower
@@ -20,6 +23,7 @@ from meshwright.planner.vision import PATCHES, VisionSpec, streams, tower
 IMAGE = Stream("image", "image")
 """Image tokens as the decoder sees them; the projector works on these."""
 
+NO_DECODERS = frozenset((*ENCODER_FAMILIES, *SEQ2SEQ_FAMILIES, *TOWERS))
 PARTS = ("vision_config", "text_config", "audio_config")
 WINDOW_KEYS = ("sliding_window", "max_window_layers")
 """Defaults that matter only where a switch turns windows on."""
@@ -33,15 +37,11 @@ def text_part(config: Config, name: str, family: VisionLanguage) -> ModelGraph:
     ModelConfigError
         The decoder cannot be read.
     """
-    # hf asks the builders first: a decoder within a model is read as one by itself.
-    from meshwright.planner.importers.hf import model_from_config
-
     values, assumed = _text_values(config, family)
     inner = replace(config, values=values, source=f"{config.source}: text_config", assumed=assumed)
-    graph = model_from_config(inner, name)
-    if graph.streams or graph.vocab_size == 0:
+    if values["model_type"] in NO_DECODERS:
         config.refuse("text_config.model_type", values["model_type"], "a decoder-only language model")
-    return graph
+    return decoder_model(inner, name)
 
 
 def _own_text(config: Config, family: VisionLanguage) -> Mapping[str, Any]:
