@@ -44,7 +44,7 @@ def read_decoder(config: Config) -> Decoder:
     refuse_unsupported(config, _read_by(family))
     spec = DecoderSpec(**read_fields(config, family.rules))
     refuse_contradictions(config, spec)
-    notes = (_assumption(config, spec),) if family is GENERIC else ()
+    notes: tuple[str, ...] = (_assumption(config, spec),) if family is GENERIC else ()
     notes += family.notes + tuple(
         f"{key} is not in the file: {value:,}, the default of {model_type}"
         for key, value in config.assumed.items()
