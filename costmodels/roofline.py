@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
+from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.precision import Precision
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.work import Work
@@ -43,6 +44,10 @@ class DeviceRates:
         Dense peak of the compute dtype.
     low_peak_flops_per_s
         Dense peak of the recipe's 8- or 4-bit products; None: they run at the compute dtype's.
+    low_gemm_fraction
+        Sustained share of that peak; None: ``gemm_fraction``.
+    architecture
+        Whose attention kernels it runs.
     gemm_fraction, memory_fraction
         Sustained shares of the peak and of the memory bandwidth.
     vector_flops_per_s
@@ -56,6 +61,8 @@ class DeviceRates:
     kernel_launch_s: Num
     num_cores: Num
     low_peak_flops_per_s: Num | None = None
+    low_gemm_fraction: Num | None = None
+    architecture: str = ""
     vector_flops_per_s: Num | None = None
 
 
@@ -90,6 +97,8 @@ def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
         got.kernel_launch_s,
         accelerator.num_cores,
         None if low is None else peaks[low],
+        None if low is None else got.low_gemm_fractions.get(low),
+        accelerator.architecture,
         peaks.get("fp32"),
     )
 
@@ -110,39 +119,51 @@ _TILE_M, _TILE_N, _SPLIT = (
 _RATE = np.array([_tile_rate(tm, tn) for tm, tn in TILES for _ in SPLITS])
 
 
-def gemm_flops_time(work: Work, rates: DeviceRates) -> Num:
+def gemm_flops_time(work: Work, rates: DeviceRates, profile: Profile | None = None) -> Num:
     """Return the arithmetic time of a GEMM in seconds: the fastest tile shape and split-k factor.
 
-    The products of a group share the waves; each has tiles of its own (grouped GEMM).
+    The products of a group share the waves; each has tiles of its own (grouped GEMM). ``profile`` brings the
+    factors of a stack's libraries.
     """
     m, n, k, cores = (np.asarray(v)[..., None] for v in (work.m, work.n, work.k, rates.num_cores))
     low = rates.low_peak_flops_per_s if work.low_precision else None
     peak = rates.peak_flops_per_s if low is None else low
-    sustained = np.asarray(peak * rates.gemm_fraction)[..., None]
+    fraction = rates.gemm_fraction if low is None or rates.low_gemm_fraction is None else rates.low_gemm_fraction
+    sustained = np.asarray(peak * fraction * _library_factor(work, profile))[..., None]
     tiles = np.asarray(work.groups)[..., None] * ceil_div(m, _TILE_M) * ceil_div(n, _TILE_N)
     waves = ceil_div(tiles * _SPLIT, cores)
     per_tile = 2.0 * _TILE_M * _TILE_N * (k / _SPLIT + FILL_K) / _RATE
     return (waves * per_tile * cores / sustained).min(axis=-1)
 
 
+def _library_factor(work: Work, profile: Profile | None) -> Num:
+    """Return what a stack's library reaches of the sustained rate."""
+    if profile is None:
+        return 1.0
+    factor = profile.gemm_fraction
+    if work.weight_gradient:
+        factor = factor * profile.weight_gradient_fraction
+    return np.where(np.asarray(work.groups) > 1, factor * profile.grouped_fraction, factor)
+
+
 def work_time(work: Work, rates: DeviceRates, profile: Profile, backward: bool = False) -> Num:
     """Return seconds for a piece of work: launches + max(arithmetic, memory).
 
-    Attention runs at the profile's share of the sustained GEMM rate, with a ramp over short sequences:
-    ``s / (s + half_length)`` (read off the FlashAttention-2 and -3 figures).
+    Attention runs at its kernel's measured share of the peak on the accelerator's architecture
+    (:mod:`meshwright.costmodels.attention_kernels`).
     """
     memory = work.bytes / (rates.memory_bytes_per_s * rates.memory_fraction)
     launch = work.kernels * rates.kernel_launch_s * (np.asarray(work.bytes) > 0)
-    if work.kernel == "memory" or (work.kernel == "vector" and rates.vector_flops_per_s is None):
+    vector = rates.vector_flops_per_s
+    if work.kernel == "memory" or (work.kernel == "vector" and vector is None):
         return launch + memory
-    if work.kernel == "vector":
-        return launch + np.maximum(work.flops / (rates.vector_flops_per_s * VECTOR_FRACTION), memory)
+    if work.kernel == "vector" and vector is not None:
+        return launch + np.maximum(work.flops / (vector * VECTOR_FRACTION), memory)
     if work.kernel == "gemm":
-        return launch + np.maximum(gemm_flops_time(work, rates), memory)
-    fraction = profile.attention_backward_fraction if backward else profile.attention_forward_fraction
-    length = np.maximum(work.k, 1)  # an empty stream has no length, and no FLOPs either
-    ramp = length / (length + profile.attention_half_length)
-    sustained = rates.peak_flops_per_s * rates.gemm_fraction * fraction * ramp
+        return launch + np.maximum(gemm_flops_time(work, rates, profile), memory)
+    kernel = find_attention_kernel(work.core or profile.attention)
+    share = kernel.rates_on(rates.architecture).share(work.k, work.n, backward=backward)
+    sustained = rates.peak_flops_per_s * share * profile.attention_fraction
     return launch + np.maximum(work.flops / sustained, memory)
 
 

@@ -217,3 +217,21 @@ def test_scans_know_no_square_of_the_sequence() -> None:
 
     short, long = (summarise(graph_of({"model_type": "mamba2"}), n) for n in (4096, 65536))
     assert long.forward_flops_per_token == short.forward_flops_per_token
+
+
+def test_a_shared_block_is_counted_once_and_works_in_every_layer_that_uses_it() -> None:
+    from meshwright.planner.model_summary import summarise
+
+    sizes = {**SMALL, "num_hidden_layers": 4, "num_attention_heads": 4, "n_mamba_heads": 4, "adapter_rank": 8}
+    names = ["mamba", "hybrid", "mamba", "hybrid"]
+    once = graph_of({"model_type": "zamba2", **sizes, "layers_block_type": names})
+    twice = graph_of({"model_type": "zamba2", **sizes, "layers_block_type": names, "num_mem_blocks": 2})
+    block = 128 + 3 * 128 * 128 + 128 * 64 + 64 + 3 * 64 * 96
+    assert twice.parameters - once.parameters == block
+    assert summarise(once).forward_flops_per_token == summarise(twice).forward_flops_per_token
+
+
+@pytest.mark.parametrize("names", [["mamba", "hybrid", "conv", "mamba"], ["mamba"] * 3])
+def test_zambas_layer_types_are_checked(names: list[str]) -> None:
+    with pytest.raises(ModelConfigError, match=r"layer.type|layers_block_type"):
+        graph_of({"model_type": "zamba2", **SMALL, "n_mamba_heads": 4, "layers_block_type": [*names, "x"]})
