@@ -1,4 +1,4 @@
-"""What meshes of one ``tp``, ``cp``, ``pp`` and ``dp`` may differ in: tables of choices, and their product."""
+"""What meshes of one ``tp``, ``cp``, ``pp`` and ``dp`` may differ in: tables of choices and their product."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -48,7 +48,7 @@ class DegreeGroup:
 
     def columns(self) -> dict[str, IntArray]:
         """Return all combinations of the tables, column by column; schedules vary fastest."""
-        tables = [
+        tables: list[tuple[tuple[str, ...], Sequence[tuple[int, ...]]]] = [
             (("placement", "ulysses", "ep", "etp", "dp_replicate", "hpz", "zero_stage"), self.layouts),
             (("kv_exchange",), [(way,) for way in self._exchanges]),
             (("offload",), [(i,) for i in _admitted_words(self.problem, "offload", OFFLOADS)]),

@@ -38,8 +38,8 @@ def path_bound(f: Field, split: Split) -> float:
             continue
         passes = np.array(path.backward_counts)
         least = passes[schedule.chunks_of_rank].min(axis=1)
-        length = path_length(path, forward, backward, tables.transfer_s[0], weight)
-        length = float(length) + float(least @ split.filled.seconds)
+        own = float(path_length(path, forward, backward, tables.transfer_s[0], weight))
+        length = own + float(least @ split.filled.seconds)
         longest = max(longest, length + profile.overlap_cost * reduction[path.rank])
     return (longest + _update(f, split)) * SAFETY
 

@@ -185,7 +185,7 @@ def text_lengths(problem: Problem) -> tuple[int, ...]:
 
 
 def _all_divide(lengths: tuple[int, ...], parts: IntArray) -> BoolArray:
-    return np.logical_and.reduce([length % parts == 0 for length in lengths])
+    return np.asarray(np.logical_and.reduce([length % parts == 0 for length in lengths]))
 
 
 def splits_sequence(problem: Problem) -> bool:

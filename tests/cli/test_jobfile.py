@@ -53,6 +53,26 @@ def test_file_alone_makes_a_job(job: Any) -> None:
     assert Job.from_mapping(request.job).choices == request.job["pins"]
 
 
+def test_what_is_trained_may_be_text_or_a_mapping(job: Any) -> None:
+    written = "image_tokens: 1024\ntarget_length: 114\nexpert_load: 1.2\nmtp: true\n"
+    request = job(GOOD + written + "tuning: {kind: lora, r: 8}\n")
+    assert request.job["tuning"] == {"kind": "lora", "r": 8}
+    assert (request.job["image_tokens"], request.job["target_length"]) == (1024, 114)
+    assert (request.job["expert_load"], request.job["mtp"]) == (1.2, True)
+    assert str(Job.from_mapping(request.job).tuning).startswith("lora:r=8")
+    over = job(GOOD + "tuning: {kind: lora, r: 8}\n", lora=64)
+    assert over.job["tuning"] == "lora:r=64"
+    with pytest.raises(MeshwrightError, match="--lora cannot stand beside --tuning"):
+        job(GOOD, lora=64, tuning="qlora")
+
+
+def test_every_decision_of_a_strategy_may_stand_in_the_file(job: Any) -> None:
+    wide = {"cp": 4, "ep": 8, "etp": 2, "dp_replicate": 2, "hpz": 1, "ulysses": 2}
+    words = {"kv_exchange": "all_gather", "offload": "optimizer", "schedule": "zb1p"}
+    told = ", ".join(f"{k}: {v}" for k, v in (wide | words).items())
+    assert job(GOOD + f"strategy: {{{told}}}\n").strategy == wide | words
+
+
 def test_flags_override_the_file_and_leave_the_rest(job: Any) -> None:
     request = job(GOOD + "precision: fp16\n", precision="fp32", sequence_length="4096", cluster=None, pins=[])
     assert request.job["precision"] == "fp32"

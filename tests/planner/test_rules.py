@@ -1,6 +1,7 @@
 """Each rule has a mesh that breaks it, and the message names the rule."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,77 @@ def test_key_value_heads_may_be_replicated() -> None:
     mesh = one_mesh(**{**GOOD, "tp": 16, "pp": 1, "dp": 1, "num_microbatches": 128})
     check_mesh(_problem(), mesh)
     assert np.asarray(mesh.tp).tolist() == [16]
+
+
+MIXTRAL = Path(__file__).resolve().parents[1] / "data" / "hf_configs" / "Mixtral-8x7B.json"
+WIDE = {**GOOD, "tp": 2, "cp": 2, "pp": 2, "dp": 2, "ep": 4}
+
+
+def _wide(**job: Any) -> Problem:
+    work = {"global_batch_size": 128, "sequence_length": 8192, **job}
+    return Problem(load_model(str(MIXTRAL)), cluster("dgx-h100:2"), Job(**work))
+
+
+WIDE_BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"cp": 3}, "cp divides the length: 2 x cp divides 8192 tokens"),
+    ({"ulysses": 3}, "ulysses divides cp"),
+    ({"cp": 32, "ulysses": 32}, "tp x ulysses divides attention heads"),
+    ({"ep": 3}, "ep divides experts: ep divides the 8 experts"),
+    ({"etp": 3}, "etp divides expert columns"),
+    ({"ep": 8, "etp": 2}, "experts are folded"),
+    ({"placement": ("tp", "cp", "pp", "dp"), "cp": 3}, "experts are folded"),
+    ({"sequence_parallel": False}, "experts need sequence parallelism"),
+    ({"dp_replicate": 4}, "copies of shards"),
+    ({"dp_replicate": 2, "zero_stage": 0}, "copies of shards"),
+    ({"cp": 1, "dp_replicate": 2}, "copies of shards"),
+    ({"dp_replicate": 2, "placement": ("tp", "dp", "cp", "pp")}, "experts are folded"),
+    ({"hpz": 2}, "secondary shards"),
+    ({"hpz": 4, "zero_stage": 3}, "secondary shards"),
+]
+
+
+@pytest.mark.parametrize(("mesh", "told"), WIDE_BROKEN, ids=[told[:30] for _, told in WIDE_BROKEN])
+def test_a_broken_rule_of_context_experts_or_copies_is_named(mesh: dict[str, Any], told: str) -> None:
+    check_mesh(_wide(), one_mesh(**WIDE))
+    with pytest.raises(MeshwrightError) as error:
+        check_mesh(_wide(), one_mesh(**{**WIDE, **mesh}))
+    assert told in str(error.value)
+
+
+def test_models_without_experts_have_no_expert_degree() -> None:
+    with pytest.raises(MeshwrightError, match="has no experts: ep and etp are 1"):
+        check_mesh(_problem(), one_mesh(**{**GOOD, "ep": 2}))
+
+
+@pytest.mark.parametrize("name", ["T5-v1.1-XXL", "Jamba-v0.1"])
+def test_sequences_that_cannot_be_cut_have_no_context_degree(name: str) -> None:
+    graph = load_model(str(MIXTRAL.with_name(f"{name}.json")))
+    problem = Problem(graph, cluster("dgx-h100:2"), Job(global_batch_size=128, sequence_length=8192))
+    with pytest.raises(MeshwrightError, match="sequences can be split"):
+        check_mesh(problem, one_mesh(**{**GOOD, "cp": 2, "dp": 1}))
+
+
+def test_offload_needs_a_link_to_the_host() -> None:
+    base = _problem()
+    device = replace(base.cluster.accelerator, host_link=None)
+    alone = Problem(base.model, replace(base.cluster, accelerator=device), base.job)
+    check_mesh(base, one_mesh(**GOOD, offload="optimizer"))
+    with pytest.raises(MeshwrightError, match="has no link to host memory"):
+        check_mesh(alone, one_mesh(**GOOD, offload="optimizer"))
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "fsdp"])
+@pytest.mark.parametrize("degree", ["cp", "ep", "etp", "dp_replicate", "hpz", "ulysses"])
+def test_targets_without_a_word_for_a_degree_refuse_it(target: str, degree: str) -> None:
+    plain = {**GOOD, "tp": 1, "pp": 1, "dp": 16, "sequence_parallel": False, "zero_stage": 3}
+    with pytest.raises(MeshwrightError, match=f"target {degree}: "):
+        check_mesh(_problem(target=target), one_mesh(**{**plain, degree: 2}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cp", ">=2"), ("ep", 2), ("kv_exchange", "all_gather"), ("offload", "parameters"), ("ulysses", ">=2")],
+)
+def test_pins_on_wide_decisions_are_named(name: str, value: Any) -> None:
+    with pytest.raises(MeshwrightError, match=f"pin {name}"):
+        check_mesh(_problem({name: value}), one_mesh(**GOOD))

@@ -104,3 +104,36 @@ def test_the_plan_belongs_to_its_problem() -> None:
     problem, plan = case(tp=4, pp=2)
     assert make_plan(problem, tp=4, pp=2) == plan
     assert (plan.global_batch_size, plan.sequence_length) == (128, 8192)
+
+
+def test_every_nth_block_recomputes_the_first_included() -> None:
+    _, plan = case(tp=4, recompute="every-3:selective")
+    modes = plan.recompute[1:-1]
+    assert [i for i, mode in enumerate(modes) if mode == "selective"] == list(range(0, 32, 3))
+    assert set(modes) == {"none", "selective"}
+
+
+@pytest.mark.parametrize("text", ["every-0:full", "every-33:full", "every-x:full", "every-:full", "every-2"])
+def test_every_nth_of_none_is_refused(text: str) -> None:
+    with pytest.raises(MeshwrightError, match="recompute"):
+        case(recompute=text)
+
+
+def test_the_modes_of_experts_and_offloading_are_accepted() -> None:
+    _, plan = case(tp=4, recompute="0-3:offload,4-7:moe")
+    assert plan.recompute[1:9] == ("offload",) * 4 + ("moe",) * 4
+
+
+def test_context_ranks_are_counted_among_the_devices() -> None:
+    _, plan = case(cp=4)
+    assert (plan.cp, plan.dp, plan.num_devices) == (4, 4, 16)
+    assert plan.kv_exchange == "ring"
+    assert plan.zero_stage == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("kv_exchange", "mesh"), ("offload", "disk"), ("cp", 0), ("hpz", -1), ("ep", 1.5)]
+)
+def test_wide_decisions_that_are_none_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(MeshwrightError, match=name):
+        case(**{name: value})
