@@ -1,4 +1,6 @@
-"""Families with a mixture of experts whose attention layers differ too: windows, gates, sinks, heads."""
+"""Further families with a mixture of experts: with windows, gates, sinks or heads that differ by layer, and
+those that exist only as code beside a model (DeepSeek-MoE, Ling).
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,6 +34,7 @@ from meshwright.planner.importers.routing import (
 )
 from meshwright.planner.importers.rules import (
     Reading,
+    Rule,
     amount,
     choose,
     constant,
@@ -59,6 +62,18 @@ def _laguna(reading: Reading, layer: int, window: int | None) -> dict[str, Any]:
     if not isinstance(each, list) or len(each) <= layer:
         reading.config.refuse(key, each, "one number of heads for each layer")
     return {"gate": gate, "heads": reading.config.count(key, each[layer], "heads")}
+
+
+def _bailing(qk_norm: Rule) -> dict[str, Rule]:
+    """Ling and Ring (modeling_bailing_moe.py, modeling_bailing_moe_v2.py); their files name all sizes."""
+    return {
+        **LLAMA,
+        **sizes(None, None, None, None, None),
+        **biases(flag("use_qkv_bias"), flag("use_bias"), flag("use_bias")),
+        "qk_norm": choose(qk_norm, "head", None),
+        "feeds": grouped(1, 1, first=0, shared=0),
+        **mtp_layers(),
+    }
 
 
 MIXED_MOE_FAMILIES: Final[Mapping[str, Family]] = {
@@ -202,4 +217,15 @@ MIXED_MOE_FAMILIES: Final[Mapping[str, Family]] = {
             **mtp_layers(),
         },
     ),
+    "deepseek": Family(  # modeling_deepseek.py of DeepSeek-MoE
+        "DeepseekDecoderLayer",
+        {
+            **LLAMA,
+            **ATTENTION_BIAS,
+            **sizes(4096, 30, 32, 11008, 102400, length=2048),
+            "feeds": grouped(1, 1, first=0, shared=0, width=1407),
+        },
+    ),
+    "bailing_moe": Family("BailingMoeDecoderLayer", _bailing(flag("use_qk_norm"))),
+    "bailing_moe_v2": Family("BailingMoeV2DecoderLayer", _bailing(flag("use_qk_norm", default=True))),
 }

@@ -57,7 +57,7 @@ def test_kinds_are_the_distinct_pairs_and_the_graph_is_their_sum(
         ),
         ([(SelfAttention(), None), (None, Mlp())], ["decoder.attention", "decoder.dense"]),
         ([(SelfAttention(), Mlp(64)), (SelfAttention(), Mlp(96))], ["decoder.dense64", "decoder.dense96"]),
-        ([(SelfAttention(), Mlp()), (None, None)], ["decoder", "decoder.empty"]),
+        ([(SelfAttention(), Mlp()), (None, None)], ["decoder.attention.dense", "decoder.empty"]),
         (
             [(LATENT, Mlp()), (replace(LATENT, index=SparseIndex(4, 8, 16)), Experts(8, 2, 64))],
             ["decoder.latent.dense", "decoder.latent.sparse.moe"],

@@ -48,7 +48,7 @@ def test_count_equals_the_one_seen_in_the_framework(case: dict[str, Any]) -> Non
 def test_each_family_is_counted_from_defaults_and_altered() -> None:
     # These exist only as code beside a model: published files or presets count them instead.
     beside = {"qwen", "chatglm", "baichuan", "internlm", "internlm2", "internlm3", "phi3small"}
-    beside |= {"deci", "nemotron-nas", "mistral4"}
+    beside |= {"deci", "nemotron-nas", "mistral4", "deepseek", "bailing_moe", "bailing_moe_v2"}
     seen = {t: [c for c in (*COUNTS, *OTHER_COUNTS) if c["model_type"] == t] for t in FAMILIES}
     assert {t for t, cases in seen.items() if len(cases) < 2} == beside
 
@@ -279,6 +279,44 @@ def test_every_sixth_layer_of_gemma3_sees_all_tokens() -> None:
 def test_yi_and_its_like_are_read_as_llama() -> None:
     graph = graph_of({**LLAMA, "model_type": "Yi"})
     assert (graph.family, graph.block_class, graph.notes) == ("llama", "LlamaDecoderLayer", ())
+
+
+SHORT = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "sizes", "experts", "more", "billions"),
+    [
+        # DeepSeek-MoE-16B and Ling-lite, Ling-mini-2.0: their model cards.
+        ("deepseek", (2048, 28, 16, 16, 10944), (64, 6, 2, 1408), {"first_k_dense_replace": 1}, (16.4, 2.8)),
+        ("bailing_moe", (2048, 28, 16, 4, 5632), (64, 6, 2, 1408), {"vocab_size": 126464}, (16.8, 2.75)),
+        (
+            "bailing_moe_v2",
+            (2048, 20, 16, 4, 5120),
+            (256, 8, 1, 512),
+            {"vocab_size": 157184, "first_k_dense_replace": 1, "head_dim": 128},
+            (16.26, 1.43),
+        ),
+    ],
+)
+def test_families_beside_their_models_have_the_published_sizes(
+    model_type: str,
+    sizes: tuple[int, ...],
+    experts: tuple[int, ...],
+    more: dict[str, int],
+    billions: tuple[float, float],
+) -> None:
+    routed = ("num_experts", "num_experts_per_tok", "num_shared_experts", "moe_intermediate_size")
+    values = {**dict(zip(SHORT, sizes, strict=True)), **dict(zip(routed, experts, strict=True)), **more}
+    graph = graph_of({"model_type": model_type, **values})
+    assert graph.parameters / 1e9 == pytest.approx(billions[0], rel=0.01)
+    assert graph.active_parameters / 1e9 == pytest.approx(billions[1], rel=0.03)
 
 
 def test_qwen_counts_half_its_intermediate_size_for_each_branch() -> None:
