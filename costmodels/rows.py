@@ -1,5 +1,6 @@
 """Operators for what no standard block has: products on other rows than the layer's tokens, and products of
-two activations that are no attention."""
+two activations that are no attention.
+"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -129,5 +130,3 @@ class Contraction:
     def saved_bytes(self, shape: Shape) -> Num:
         """Return zero: its operands belong to those that made them."""
         return 0 * shape.tokens
-
-

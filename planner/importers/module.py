@@ -42,7 +42,9 @@ def from_module(module: Any, example_inputs: Any = None, *, name: str | None = N
     try:
         import torch
     except ImportError as error:
-        raise TraceError("torch", "it is not installed", "pip install torch (the CPU build will do)") from error
+        raise TraceError(
+            "torch", "it is not installed", "pip install torch (the CPU build will do)"
+        ) from error
     from meshwright.planner.importers.module_record import record
 
     if not isinstance(module, torch.nn.Module):

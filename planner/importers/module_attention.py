@@ -13,6 +13,9 @@ from meshwright.planner.importers.module_trace import Op
 
 SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 BATCHED: Final = ("bmm", "baddbmm", "matmul")
+JOINS: Final = ("add", "masked_fill", "where")
+"""Operations that put a mask on scores."""
+
 HIDDEN_BELOW: Final = -1e4
 """An additive mask below this hides a key: the least half-precision number is -65504."""
 
@@ -85,7 +88,7 @@ def _fused(flow: Flow, op: Op) -> Core:
         sides=(query, key, value),
         heads=shape[-3],
         kv_heads=key_shape[-3],
-        masks=[] if mask is None else [(mask, "add", False)],
+        masks=[] if mask is None else _masks_within(flow, mask, key_shape[-2]) or [(mask, "add", False)],
         causal=bool(names["is_causal"]),
         dropout=bool(drops and drops[0] > 0 and names.get("scale") != drops[0]),
         biases=tuple(i for i in op.inputs[3:] if flow.value(i).active and not flow.static[i]),
@@ -105,7 +108,9 @@ def _unfused(flow: Flow, softmax: Op) -> Core | None:
     value = refs(product.args)[-1]
     shape, length = flow.value(left).shape, flow.value(right).shape[-1]
     path = [flow.trace.ops[i] for i in sorted({*inner, *outer})]
-    batch = max(1, flow.value(softmax.outputs[0]).shape[0] if flow.value(softmax.outputs[0]).shape[1:-2] else 1)
+    batch = max(
+        1, flow.value(softmax.outputs[0]).shape[0] if flow.value(softmax.outputs[0]).shape[1:-2] else 1
+    )
     heads = flow.value(scores.outputs[0]).size // (shape[-2] * length * batch)
     masks = [m for op in path for m in _masks(flow, op, length)]
     if scores.name == "baddbmm":
@@ -119,7 +124,8 @@ def _unfused(flow: Flow, softmax: Op) -> Core | None:
         kv_heads=heads,
         masks=masks,
         causal=False,
-        dropout=any(flow.value(i).random for op in path for i in op.inputs) or any("dropout" in o.name for o in path),
+        dropout=any(flow.value(i).random for op in path for i in op.inputs)
+        or any("dropout" in o.name for o in path),
         biases=tuple(i for op in path for i in flow.moving(op) if _beside(flow, i, scores, path)),
         output=product.outputs[0],
         sinks=any(op.name == "cat" and any(flow.static[i] for i in op.inputs) for op in path),
@@ -177,10 +183,28 @@ def _weighted(flow: Flow, softmax: Op) -> tuple[Op, tuple[int, ...]] | None:
 def _masks(flow: Flow, op: Op, length: int) -> list[tuple[int, str, bool]]:
     """Return the masks that an operation applies: (value, way, whether true hides)."""
     name = plain(op.name)
-    if name not in ("add", "masked_fill", "where"):
+    if name not in JOINS:
         return []
-    others = [i for i in op.inputs if not flow.value(i).active and flow.value(i).shape[-1:] == (length,)]
-    return [(i, name, name == "masked_fill") for i in others if len(flow.value(i).shape) >= 2]
+    found = []
+    for i in op.inputs:
+        if not flow.value(i).active and _is_mask(flow, i, length):
+            found.append((i, name, name == "masked_fill"))
+        elif name == "add" and flow.value(i).active:
+            found += _masks_within(flow, i, length)
+    return found
+
+
+def _is_mask(flow: Flow, index: int, length: int) -> bool:
+    shape = flow.value(index).shape
+    return len(shape) >= 2 and shape[-1] == length
+
+
+def _masks_within(flow: Flow, index: int, length: int) -> list[tuple[int, str, bool]]:
+    """Return the masks that were joined with a learned bias before it met the scores (T5)."""
+    op = flow.maker(index)
+    if op is None or flow.value(op.outputs[0]).shape[-1:] != (length,) or plain(op.name) not in JOINS:
+        return []
+    return _masks(flow, op, length)
 
 
 def _core(
@@ -245,13 +269,13 @@ def _visible(flow: Flow, masks: list[tuple[int, str, bool]], queries: int, keys:
     """Return which keys each query sees, a (queries, keys) array of truth values; None if not known."""
     import numpy as np
 
-    seen = None
+    seen: Any = None
     for index, _, hides in masks:
         known = flow.value(index).known
         if known is None:
             return None
         array = known.numpy() if str(known.dtype) == "torch.bool" else known.float().numpy() > HIDDEN_BELOW
-        array = ~array if hides else array
+        array = np.logical_not(array) if hides else np.asarray(array)
         both = np.broadcast_to(array, np.broadcast_shapes(array.shape, (queries, keys)))
         both = both.reshape(-1, queries, keys).any(axis=0)
         seen = both if seen is None else seen & both
@@ -283,5 +307,6 @@ def _declared_window(flow: Flow, scope: str, length: int) -> int | None:
     """Return the window that an attention module itself declares if the example was too short to show it."""
     own = flow.trace.attributes.get(scope, {}) if scope else {}
     window = own.get("sliding_window", own.get("window_size"))
-    is_size = isinstance(window, int) and not isinstance(window, bool)
-    return window if is_size and window >= length else None
+    if not isinstance(window, int) or isinstance(window, bool):
+        return None
+    return window if window >= length else None

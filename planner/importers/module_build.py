@@ -29,7 +29,9 @@ def build_graph(trace: Trace, *, name: str, family: str, max_sequence_length: in
     lowered: list[tuple[Operator, ...]] = []
     built: list[Layer] = []
     for i, stretch in enumerate(layers):
-        layer = Layer(flow, stretch, i, claims, by_layer[i], vocabulary, streams.contexts[i])
+        layer = Layer(
+            flow, stretch, i, claims, by_layer[i], vocabulary, streams.contexts[i], i == streams.source
+        )
         lowered.append(layer.lower())
         built.append(layer)
     _count_unused(claims, layers, lowered)
@@ -43,7 +45,9 @@ def build_graph(trace: Trace, *, name: str, family: str, max_sequence_length: in
             (position[claims.owner[w]], position[i])
             for i, layer in enumerate(built)
             for w in layer.tied
-            if i in position and claims.owner[w] in position and claims.owner[w] != i
+            if i in position
+            and claims.owner[w] in position
+            and claims.owner[w] != i
             and layers[i].role != "block"
         }
     )
@@ -66,10 +70,12 @@ def build_graph(trace: Trace, *, name: str, family: str, max_sequence_length: in
 
 
 def _vocabulary(flow: Flow, nodes: Sequence[Node]) -> int:
-    """Return the rows of the largest table that is looked up with an input; else what the module says."""
-    rows = [n.table for n in nodes if n.kind == "lookup" and flow.value(n.ops[0].inputs[1]).from_input]
+    """Return the rows of the largest table that an input itself looks up; else what the module says."""
+    indices = [(n.table, flow.value(flow.root[n.ops[0].inputs[1]])) for n in nodes if n.kind == "lookup"]
+    direct = [rows for rows, value in indices if value.from_input and value.producer is None]
+    derived = [rows for rows, value in indices if value.from_input]
     said = flow.trace.attribute("", "vocab_size")
-    return max(rows, default=said if isinstance(said, int) else 0)
+    return max(direct or derived, default=said if isinstance(said, int) else 0)
 
 
 def _count_unused(claims: Claims, layers: Sequence[Stretch], lowered: list[tuple[Operator, ...]]) -> None:
@@ -103,7 +109,7 @@ def _kinds(
     kinds = []
     for i in kept:
         stretch, name = layers[i], streams.names[i]
-        base = stretch.role if stretch.role != "block" or stretch.path else "between"
+        base = stretch.role if stretch.role != "block" or stretch.kind else "between"
         carries = _carried(i, layers, streams, flow)
         plain = LayerKind(base, stretch.role, lowered[i], stretch.hidden, name, carries)
         if plain not in named:
@@ -115,7 +121,7 @@ def _kinds(
 
 
 def _carried(index: int, layers: Sequence[Stretch], streams: Streams, flow: Flow) -> int:
-    """Return the features of the context that a boundary behind a layer hands on: some layer behind reads it."""
+    """Return the features of the context that a boundary behind a layer hands on, if one behind reads it."""
     if streams.source is None or index <= streams.source:
         return 0
     later = [streams.contexts[i] for i in range(index, len(layers)) if streams.contexts[i]]
@@ -138,9 +144,9 @@ def _notes(trace: Trace, nodes: Sequence[Node], claims: Claims) -> tuple[str, ..
     """Return what was assumed."""
     notes = ["read from the module's own forward pass"]
     if any(n.core is not None and n.core.assumed for n in nodes):
-        notes.append("an attention mask depends on values that are not known: taken as its module says, else causal")
+        notes.append(
+            "an attention mask depends on values that are not known: taken as its module says, else causal"
+        )
     if any(n.kind == "contraction" for n in nodes):
         notes.append("products of two activations outside attention are priced at the example's length")
     return tuple(notes)
-
-

@@ -39,17 +39,14 @@ def fake_copy(module: Any, mode: Any) -> Any:
             "the plain module, before it is wrapped, compiled or sharded",
         ) from error
     twin.train()
-    _prepare_config(getattr(twin, "config", None))
+    for part in twin.modules():
+        _prepare_config(getattr(part, "config", None))
     return twin
 
 
 def _prepare_config(config: Any) -> None:
     """Set a configuration (a copy) to run without a cache and without kernels that need a device."""
-    if config is None:
-        return
     if getattr(config, "use_cache", None):
         config.use_cache = False
     if getattr(config, "_attn_implementation", None) not in (None, *TRACEABLE):
         config._attn_implementation = "sdpa"
-    for name in getattr(config, "sub_configs", None) or ():
-        _prepare_config(getattr(config, name, None))

@@ -9,32 +9,147 @@ from typing import Any, Final
 from meshwright.planner.importers.module_trace import Op, Ref, Trace, Value
 
 VIEWS: Final = frozenset(
-    "view _unsafe_view reshape _reshape_alias t transpose permute expand unsqueeze squeeze slice select split "
-    "split_with_sizes unsafe_split unsafe_chunk chunk unbind alias detach as_strided clone contiguous _to_copy "
-    "lift_fresh lift narrow diagonal unfold movedim swapaxes numpy_T real imag view_as_real view_as_complex "
-    "_conj lift_fresh_copy positive resolve_conj im2col".split()
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "_reshape_alias",
+        "t",
+        "transpose",
+        "permute",
+        "expand",
+        "unsqueeze",
+        "squeeze",
+        "slice",
+        "select",
+        "split",
+        "split_with_sizes",
+        "unsafe_split",
+        "unsafe_chunk",
+        "chunk",
+        "unbind",
+        "alias",
+        "detach",
+        "as_strided",
+        "clone",
+        "contiguous",
+        "_to_copy",
+        "lift_fresh",
+        "lift",
+        "narrow",
+        "diagonal",
+        "unfold",
+        "movedim",
+        "swapaxes",
+        "numpy_T",
+        "real",
+        "imag",
+        "view_as_real",
+        "view_as_complex",
+        "_conj",
+        "lift_fresh_copy",
+        "positive",
+        "resolve_conj",
+        "im2col",
+    ]
 )
-"""Operations that move nothing that a fused kernel would not: views, and copies into another layout or type."""
+"""Operations that move nothing that a fused kernel would not: views, copies into another layout."""
 
-SCALINGS: Final = frozenset("mul div add sub rsub true_divide".split())
+SCALINGS: Final = frozenset(["mul", "div", "add", "sub", "rsub", "true_divide"])
 """Operations that fuse into their neighbour when the other operand is a single number."""
 
 PRODUCTS: Final = frozenset(
-    "mm addmm bmm baddbmm mv addmv matmul linear convolution conv1d conv2d conv3d _grouped_mm".split()
+    [
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "mv",
+        "addmv",
+        "matmul",
+        "linear",
+        "convolution",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "_grouped_mm",
+    ]
 )
 
 REDUCTIONS: Final = frozenset(
-    "mean sum var var_mean std norm linalg_vector_norm native_layer_norm native_group_norm _fused_rms_norm "
-    "rms_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm _softmax softmax _log_softmax "
-    "logsumexp amax amin argmax cumsum topk sort max min prod".split()
+    [
+        "mean",
+        "sum",
+        "var",
+        "var_mean",
+        "std",
+        "norm",
+        "linalg_vector_norm",
+        "native_layer_norm",
+        "native_group_norm",
+        "_fused_rms_norm",
+        "rms_norm",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "cudnn_batch_norm",
+        "_softmax",
+        "softmax",
+        "_log_softmax",
+        "logsumexp",
+        "amax",
+        "amin",
+        "argmax",
+        "cumsum",
+        "topk",
+        "sort",
+        "max",
+        "min",
+        "prod",
+    ]
 )
 """Operations that mix an axis: a group that holds one is a norm (or a softmax), and no activation."""
 
 LINEAR: Final = frozenset(
-    "add sub rsub neg cat stack index index_select gather roll flip masked_fill where constant_pad_nd repeat "
-    "native_dropout dropout index_add index_put index_copy scatter scatter_add slice_scatter select_scatter "
-    "masked_scatter copy pad embedding tril triu zero fill repeat_interleave upsample avg_pool2d pixel_unshuffle "
-    "avg_pool1d pixel_shuffle".split()
+    [
+        "add",
+        "sub",
+        "rsub",
+        "neg",
+        "cat",
+        "stack",
+        "index",
+        "index_select",
+        "gather",
+        "roll",
+        "flip",
+        "masked_fill",
+        "where",
+        "constant_pad_nd",
+        "repeat",
+        "native_dropout",
+        "dropout",
+        "index_add",
+        "index_put",
+        "index_copy",
+        "scatter",
+        "scatter_add",
+        "slice_scatter",
+        "select_scatter",
+        "masked_scatter",
+        "copy",
+        "pad",
+        "embedding",
+        "tril",
+        "triu",
+        "zero",
+        "fill",
+        "repeat_interleave",
+        "upsample",
+        "avg_pool2d",
+        "pixel_unshuffle",
+        "avg_pool1d",
+        "pixel_shuffle",
+    ]
 )
 """Operations whose gradient needs no input; products with a constant (a rotary table) count as such."""
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Literal
 
 from meshwright.planner.importers.module_flow import Flow
-from meshwright.planner.importers.module_trace import Call, Trace
+from meshwright.planner.importers.module_trace import Call, Trace, numel
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Stretch:
         Features per token of what it hands on.
     tokens
         Tokens of the example that it works on.
+    length
+        Of these, the tokens of one sequence (an image).
     given
         Root of the value that it takes, None for an embedding.
     output
@@ -42,6 +44,7 @@ class Stretch:
     tokens: float
     given: int | None
     output: int
+    length: int = 1
 
 
 def stretches(flow: Flow) -> tuple[Stretch, ...]:
@@ -65,7 +68,9 @@ def stretches(flow: Flow) -> tuple[Stretch, ...]:
         found.append(block)
         before, last = call.stop, stack
     end = found[-1]
-    head = replace(end, role="head", start=before, stop=len(flow.trace.ops), path="", kind="", given=end.output)
+    head = replace(
+        end, role="head", start=before, stop=len(flow.trace.ops), path="", kind="", given=end.output
+    )
     return (*found, head)
 
 
@@ -77,7 +82,7 @@ def _lead(flow: Flow, found: list[Stretch], block: Stretch, start: int, stop: in
     )
     if not found:
         return [embedding]
-    own = follows(flow, start, stop)
+    own = follows(flow, _begin(found), start, stop)
     if not own:
         return [embedding]
     results = [o for i in sorted(own) for o in flow.trace.ops[i].outputs]
@@ -87,21 +92,33 @@ def _lead(flow: Flow, found: list[Stretch], block: Stretch, start: int, stop: in
     tokens = flow.value(output).size / width
     before = found[-1]
     bridge = replace(
-        before, start=start, stop=stop, path="", kind="", hidden=width, tokens=tokens, given=before.output,
+        before,
+        start=start,
+        stop=stop,
+        path="",
+        kind="",
+        hidden=width,
+        tokens=tokens,
+        given=before.output,
         output=output,
     )
     return [bridge, embedding]
 
 
-def follows(flow: Flow, start: int, stop: int) -> frozenset[int]:
-    """Return the working operations of a range whose activations all come from before it."""
+def _begin(layers: Sequence[Stretch]) -> int:
+    """Return where the first block of the last container begins."""
+    return next((s.start for s in layers if s.stack == layers[-1].stack and s.path), 0)
+
+
+def follows(flow: Flow, begin: int, start: int, stop: int) -> frozenset[int]:
+    """Return the working operations of a range that follow only from what ran between ``begin`` and it."""
     made: set[int] = set()
     apart: set[int] = set()
     for op in flow.work:
         if not start <= op.index < stop:
             continue
         roots = [flow.root[i] for i in flow.moving(op)]
-        earlier = [r for r in roots if (m := flow.maker(r)) is not None and m.index < start]
+        earlier = [r for r in roots if (m := flow.maker(r)) is not None and begin <= m.index < start]
         inner = [r for r in roots if (m := flow.maker(r)) is not None and m.index in made]
         if roots and len(earlier) + len(inner) == len(roots):
             made.add(op.index)
@@ -115,10 +132,26 @@ def layer_of(flow: Flow, layers: Sequence[Stretch]) -> list[int]:
     where = [0] * len(flow.trace.ops)
     for i, stretch in enumerate(layers):
         shared = i > 0 and (layers[i - 1].start, layers[i - 1].stop) == (stretch.start, stretch.stop)
-        kept = follows(flow, stretch.start, stretch.stop) if shared else frozenset()
+        kept: frozenset[int] = frozenset()
+        if shared:
+            kept = follows(flow, _begin(layers[:i]), stretch.start, stretch.stop)
         for at in range(stretch.start, stretch.stop):
             where[at] = i - 1 if at in kept else i
+    _postpone(flow, layers, where)
     return where
+
+
+def _postpone(flow: Flow, layers: Sequence[Stretch], where: list[int]) -> None:
+    """Move what serves a later container alone (tokens looked up before a tower) to its embedding."""
+    start = {s.stack: i for i, s in reversed(list(enumerate(layers))) if s.role == "embedding"}
+    for op in reversed(flow.work):
+        own = layers[where[op.index]]
+        readers = [where[r.index] for o in op.outputs for r in flow.readers.get(o, ())]
+        if own.role != "embedding" or not readers:
+            continue
+        stack = layers[min(readers)].stack
+        if stack > own.stack and stack in start:
+            where[op.index] = start[stack]
 
 
 def _whole(flow: Flow) -> Call:
@@ -128,7 +161,9 @@ def _whole(flow: Flow) -> Call:
 
 def _active(flow: Flow, values: tuple[int, ...]) -> list[int]:
     """Return the roots of the activations among values."""
-    found = [flow.root[i] for i in values if flow.value(i).active and not flow.static[i] and flow.value(i).floating]
+    found = [
+        flow.root[i] for i in values if flow.value(i).active and not flow.static[i] and flow.value(i).floating
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -140,8 +175,20 @@ def _block(flow: Flow, call: Call, stack: int) -> Stretch:
     shape = flow.value(output).shape or (1,)
     hidden = shape[1] if _is_image(flow, call, shape) else shape[-1]
     given = inputs[0] if inputs else None
+    image = hidden != shape[-1]
+    length = numel(shape[2:] if image else shape[1:-1]) if len(shape) > 2 else numel(shape[:-1])
     return Stretch(
-        "block", stack, call.start, call.stop, call.path, call.kind, hidden, flow.value(output).size / hidden, given, output
+        "block",
+        stack,
+        call.start,
+        call.stop,
+        call.path,
+        call.kind,
+        hidden,
+        flow.value(output).size / hidden,
+        given,
+        output,
+        length,
     )
 
 
@@ -153,7 +200,7 @@ def _is_image(flow: Flow, call: Call, shape: tuple[int, ...]) -> bool:
 
 def _stacks(flow: Flow) -> list[list[Call]]:
     """Return the calls of each container that holds layers, innermost containers that matter first."""
-    chains = {path: calls for path, calls in _chains(flow)}
+    chains = dict(_chains(flow))
     chosen = [path for path in chains if not _inside(path, chains)]
     final: list[str] = []
     while chosen:

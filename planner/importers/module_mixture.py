@@ -53,7 +53,15 @@ class Mixture:
             *((router,) if self.routed else ()),
             Exchange("dispatch", "dispatch", self.hidden, k, self.node_limit),
             ExpertGemm(
-                up, e, k, outer, (inner,) * self.branches, "column", self.bias, saves_output=True, trained=trained
+                up,
+                e,
+                k,
+                outer,
+                (inner,) * self.branches,
+                "column",
+                self.bias,
+                saves_output=True,
+                trained=trained,
             ),
             ExpertActivation("expert_activation", k, self.branches * f, f, f, f, ratio),
             ExpertGemm("expert_down", e, k, inner, (outer,), "row", self.bias, trained=trained),
@@ -102,7 +110,7 @@ def _other(pair: tuple[int, int], hidden: int) -> int:
 
 
 def _topk(links: Links, node: Node, experts: int) -> int:
-    """Return the experts that a token visits: the width of the routing indices, or an attribute that says so."""
+    """Return the experts that a token visits: the width of the routing indices, or an attribute."""
     values = [links.flow.value(i) for i in node.ops[0].inputs]
     for value in values:
         if not value.floating and len(value.shape) >= 2 and 1 <= value.shape[-1] < experts:
@@ -147,5 +155,9 @@ def _leads(links: Links, node: Node, experts: Node) -> bool:
     """Return whether all that a node writes ends in the experts, and part of it began in a router."""
     sinks = [r.sink for r in links.reach(node)]
     origins = [o for root in node.reads for o in links.origins(root)]
-    scored = any(o.product is not None and o.product.outputs == experts.layout.experts for o in origins if experts.layout)
+    scored = any(
+        o.product is not None and o.product.outputs == experts.layout.experts
+        for o in origins
+        if experts.layout
+    )
     return scored and all(s is experts or s is None for s in sinks)

@@ -151,7 +151,13 @@ def _sizes(flow: Flow, op: Op, left: int, right: int, convolution: bool) -> tupl
             return inputs, weight.size // inputs, flow.value(left).size / inputs
         return weight.size // weight.shape[0], weight.shape[0], out.size / weight.shape[0]
     swapped = flow.root[refs(op.args)[-1]] != flow.root[right]
-    inner = weight.shape[-1] if swapped and len(weight.shape) > 1 else weight.shape[-2] if len(weight.shape) > 1 else weight.size
+    inner = (
+        weight.shape[-1]
+        if swapped and len(weight.shape) > 1
+        else weight.shape[-2]
+        if len(weight.shape) > 1
+        else weight.size
+    )
     size = min(weight.size, flow.value(flow.root[right]).size)
     # FLOPs are 2 x (elements of the result) x inner = 2 x rows x (elements of the weight)
     return inner, size // inner, out.size * inner / size
@@ -166,12 +172,23 @@ def _fold_biases(flow: Flow, nodes: list[Node], loose: list[Op]) -> list[Op]:
         moving = flow.moving(op)
         node = makers.get(flow.root[moving[0]]) if len(moving) == 1 else None
         one = node is not None and len(flow.readers.get(node.writes[0], ())) == 1
-        if plain(op.name) == "add" and one and len(static) == 1 and node is not None and node.product is not None:
-            if flow.value(static[0]).size == node.product.outputs and not node.product.biases:
-                p = node.product
-                node.product = Product(p.rows, p.inputs, p.outputs, p.weights, flow.weights(static[0]), p.source, p.convolution)
-                node.ops, node.writes = (*node.ops, op), op.outputs
-                continue
+        if (
+            (
+                plain(op.name) == "add"
+                and one
+                and len(static) == 1
+                and node is not None
+                and node.product is not None
+            )
+            and flow.value(static[0]).size == node.product.outputs
+            and not node.product.biases
+        ):
+            p = node.product
+            node.product = Product(
+                p.rows, p.inputs, p.outputs, p.weights, flow.weights(static[0]), p.source, p.convolution
+            )
+            node.ops, node.writes = (*node.ops, op), op.outputs
+            continue
         left.append(op)
     return left
 
@@ -228,7 +245,7 @@ def _group_node(flow: Flow, ops: list[Op]) -> Node:
             whole = flow.value(root).size
             sizes[root] = min(whole, sizes.get(root, 0) + min(whole, flow.value(i).size))
     own = {op.index for op in ops}
-    kept = set(flow.root[o] for o in flow.trace.outputs)
+    kept = {flow.root[o] for o in flow.trace.outputs}
     writes = tuple(
         o
         for op in ops

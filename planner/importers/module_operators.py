@@ -38,6 +38,8 @@ class Layer:
         Rows of the token table, 0 without one.
     context
         Roots of the other stream's activations (cross attention).
+    is_source
+        Whether this layer makes such activations for others, and keeps them.
     """
 
     flow: Flow
@@ -47,12 +49,13 @@ class Layer:
     nodes: Sequence[Node]
     vocabulary: int
     context: frozenset[int] = frozenset()
+    is_source: bool = False
     operators: list[Operator] = field(default_factory=list)
     tied: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.links = Links(self.flow, self.nodes)
-        self.shards = shards(self.links, self.vocabulary)
+        self.shards = shards(self.links, self.vocabulary, inferred=self.stretch.role == "block")
         self.split: dict[int, Part] = {}
         self.partial: dict[int, float] = {}
         self.entered: set[int] = set()
@@ -128,8 +131,13 @@ class Layer:
                 self._enter(root)
 
     def _enter(self, root: int) -> None:
-        if root not in self.entered and root not in self.context:
-            self.entered.add(root)
+        if root in self.entered:
+            return
+        self.entered.add(root)
+        if root in self.context:
+            width = self.flow.value(root).shape[-1]
+            self.operators.append(Boundary(self.name("context_enter"), "enter", width, on="context"))
+        else:
             self.operators.append(Boundary(self.name("enter"), "enter", self.width(root)))
 
     def product(self, node: Node) -> None:
@@ -206,16 +214,15 @@ class Layer:
         assert first is not None
         products = [n.product for n in group if n.product is not None]
         weights = tuple(w for p in products for w in p.weights)
-        biases = tuple(b for p in products for b in p.biases)
-        size = first.inputs * sum(p.outputs for p in products)
+        tuple(b for p in products for b in p.biases)
         trained = self.claims.trained(weights)
-        own = sum(self.claims.weights[w].size for w in weights)
-        fresh = self.claims.fresh(weights)
-        tied = not fresh and own == size
-        plain = len(fresh) == len(weights) and own == size
-        bias_size = self.claims.take(self.claims.fresh(biases), self.index)
+        tied = not self.claims.fresh(weights) and all(
+            self.claims.weights[p.weights[0]].size == p.inputs * p.outputs for p in products
+        )
+        counted = sum(self._count_part(p.weights, p.inputs * p.outputs) for p in products)
+        plain = counted == first.inputs * sum(p.outputs for p in products)
+        bias_size = sum(self._count_part(p.biases, p.outputs) for p in products)
         has_bias = bias_size == sum(p.outputs for p in products)
-        self.claims.take(fresh, self.index)
         if tied:
             self.tied += weights
         inputs = self._input_part(first, shard)
@@ -227,7 +234,9 @@ class Layer:
         elif shard == "replicated" and self.stretch.role == "block":
             on = "sequence"
         kept = shard != "row" and any(self.needed(w) for n in group for w in n.writes)
-        is_head = self.stretch.role == "head" and outputs == (vocabulary(self.vocabulary),) and shard == "column"
+        is_head = (
+            self.stretch.role == "head" and outputs == (vocabulary(self.vocabulary),) and shard == "column"
+        )
         if is_head:
             kept = False
         elif shard == "row":
@@ -246,14 +255,18 @@ class Layer:
         ratio = first.rows / self.stretch.tokens
         exact = on == "context" or isclose(ratio, 1.0, rel_tol=1e-9)
         self.operators.append(gemm if exact else OnRows(gemm, ratio))
-        loose = 0 if plain or tied else sum(self.claims.weights[w].size for w in fresh)
-        loose += 0 if has_bias and not isinstance(gemm, SharedGemm) else bias_size
+        loose = 0 if plain or tied else counted + self.claims.take(weights, self.index)
+        loose += bias_size if isinstance(gemm, SharedGemm) or not has_bias else 0
         if loose:
             self.operators.append(
                 Pointwise(self.name(f"{gemm.name}.weights"), "sequence", 0, 0, weights=loose, trained=trained)
             )
         if is_head:
             self.operators.append(CrossEntropy(self.name("loss"), outputs[0], FULL_LOGITS))
+
+    def _count_part(self, names: tuple[str, ...], elements: int) -> int:
+        """Count so many elements of the one parameter that a product uses; return how many were left."""
+        return self.claims.take_part(names[0], elements, self.index) if len(names) == 1 else 0
 
     def _input_part(self, product: Product, shard: Shard) -> Part:
         """Return a product's inputs: a row-parallel one's as they were split before."""
@@ -274,7 +287,11 @@ class Layer:
     def _carries(self, node: Node) -> bool:
         """Return whether a linear node only carries data into attention, which keeps the data itself."""
         reach = self.links.reach(node)
-        return node.linear and bool(reach) and all(r.sink is not None and r.sink.kind == "attention" for r in reach)
+        return (
+            node.linear
+            and bool(reach)
+            and all(r.sink is not None and r.sink.kind == "attention" for r in reach)
+        )
 
     def needed(self, root: int) -> bool:
         """Return whether the backward pass needs a value."""
@@ -398,9 +415,18 @@ class Layer:
         return bool(readers) and plain
 
     def _alike(self, one: Node, other: Node) -> bool:
-        if other.kind != "pointwise" or other.at in self.done or one.norm != other.norm or one.linear != other.linear:
+        if (
+            other.kind != "pointwise"
+            or other.at in self.done
+            or one.norm != other.norm
+            or one.linear != other.linear
+        ):
             return False
-        return self._into(one) is not None and self._into(one) == self._into(other) and self._level(one) == self._level(other)
+        return (
+            self._into(one) is not None
+            and self._into(one) == self._into(other)
+            and self._level(one) == self._level(other)
+        )
 
     def _level(self, node: Node) -> bool:
         """Return whether a group reads what another one wrote (so that they cannot run as one)."""
@@ -410,9 +436,13 @@ class Layer:
         """Return the attention core that alone a group leads to."""
         sinks = [r.sink for r in self.links.reach(node)]
         cores = {s.at for s in sinks if s is not None and s.kind == "attention"}
-        return next(iter(cores)) if len(cores) == 1 and all(s is not None for s in sinks) and len(sinks) == len(
-            [s for s in sinks if s is not None and s.kind == "attention"]
-        ) else None
+        return (
+            next(iter(cores))
+            if len(cores) == 1
+            and all(s is not None for s in sinks)
+            and len(sinks) == len([s for s in sinks if s is not None and s.kind == "attention"])
+            else None
+        )
 
     def _pointwise_name(self, group: list[Node]) -> str:
         if self._into(group[0]) is not None:
@@ -424,7 +454,12 @@ class Layer:
         """Return the features per token that a group keeps, and whether recomputing it frees them."""
         if all(self._carries(n) for n in group):
             return sum(self._widened(n) for n in group), False
-        kept: float = sum(self.width(w) for w in written if self.needed(w) and w != self.stretch.output)
+        given = self.is_source and not self.stretch.path
+        kept: float = sum(
+            self.width(w)
+            for w in written
+            if (self.needed(w) and w != self.stretch.output) or (given and w == self.stretch.output)
+        )
         if all(n.linear for n in group):
             return kept, False
         if any(n.norm for n in group) and any(self._unsaved(r) for n in group for r in n.reads):

@@ -61,7 +61,7 @@ class Recorder:
         return found
 
     def give(self, tensor: Any, fake: Any) -> None:
-        """Note an input: floating ones are active, the values of others are known where they lie in memory."""
+        """Note an input: floating ones are active; of others the values are known if they lie in memory."""
         active = bool(fake.is_floating_point())
         known = None if active else _real(tensor)
         self._note(fake, Value(tuple(fake.shape), active=active, from_input=True, known=known))
@@ -256,7 +256,7 @@ def _experts(recorder: Recorder, module: Any, layout: Any, args: Any, kwargs: An
 
     leaves = _tensors((args, kwargs))
     hidden = next(t for t in leaves if t.is_floating_point())
-    own = [p for p in module.parameters(recurse=False)]
+    own = list(module.parameters(recurse=False))
     out = torch.empty_like(hidden)
     recorder._write(EXPERTS, (layout,), {}, [*leaves, *own], out, None)
     return out

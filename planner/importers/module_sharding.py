@@ -66,7 +66,7 @@ class Links:
         return list(found.values())
 
     def origins(self, root: int) -> list[Node]:
-        """Return the products and others that a value follows from through fused operations, nearest first."""
+        """Return the products and others that a value follows from through fused groups, nearest first."""
         found: list[Node] = []
         seen: set[int] = set()
         todo = [root]
@@ -83,24 +83,25 @@ class Links:
         return found
 
 
-def shards(links: Links, vocabulary: int) -> dict[int, Shard]:
+def shards(links: Links, vocabulary: int, *, inferred: bool) -> dict[int, Shard]:
     """Return how each product of a layer is split, by the index where it runs.
 
-    A product onto ``vocabulary`` outputs is column-parallel: the cross entropy works on split logits.
+    Only where ``inferred`` (in blocks) does the flow of data decide; elsewhere products are whole. A product
+    onto ``vocabulary`` outputs is column-parallel: the cross entropy works on split logits.
     """
     found: dict[int, Shard] = {}
     split: set[int] = set()
     for node in links.nodes:
         whole = not any(root in split for root in node.reads)
         if node.kind == "product":
-            found[node.at] = _shard(links, node, whole, vocabulary)
+            found[node.at] = _shard(links, node, whole, vocabulary, inferred)
             whole = found[node.at] != "column"
         if node.kind == "attention" or (node.kind in ("product", "contraction", "pointwise") and not whole):
             split |= set(node.writes)
     return found
 
 
-def _shard(links: Links, node: Node, whole: bool, vocabulary: int) -> Shard:
+def _shard(links: Links, node: Node, whole: bool, vocabulary: int, inferred: bool) -> Shard:
     assert node.product is not None
     planned = STYLES.get(_style(links.flow.trace.plan, node.scope))
     reach = links.reach(node)
@@ -110,7 +111,7 @@ def _shard(links: Links, node: Node, whole: bool, vocabulary: int) -> Shard:
         return "row"
     if node.product.outputs == vocabulary and all(r.sink is None for r in reach):
         return "column"
-    split = bool(reach) and all(_splits(r) for r in reach)
+    split = inferred and bool(reach) and all(_splits(r) for r in reach)
     return "column" if split and node.product.outputs > 1 else "replicated"
 
 

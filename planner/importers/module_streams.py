@@ -42,7 +42,10 @@ def find_streams(flow: Flow, layers: Sequence[Stretch], nodes: Sequence[Sequence
     another's output beside their own works on the target.
     """
     stacks = sorted({s.stack for s in layers})
-    first = {j: next(s for s in layers if s.stack == j and s.role == "block" and s.path or s.stack == j) for j in stacks}
+    first = {
+        j: next(s for s in layers if (s.stack == j and s.role == "block" and s.path) or s.stack == j)
+        for j in stacks
+    }
     contexts = tuple(_contexts(flow, layers, i, nodes[i]) for i in range(len(layers)))
     crossing = {s.stack for s, c in zip(layers, contexts, strict=True) if c}
     reading = {s.stack for i, s in enumerate(layers) if any(_looks_up(flow, n) for n in nodes[i])}
@@ -53,7 +56,8 @@ def find_streams(flow: Flow, layers: Sequence[Stretch], nodes: Sequence[Sequence
     found = [m for m in made.values() if m is not None]
     for i, stretch in enumerate(layers):
         image = made[stretch.stack]
-        if _is_bridge(stretch) and image is not None and image.source == "image":
+        leads = stretch.stack == main - 1
+        if _is_bridge(stretch) and leads and image is not None and image.source == "image":
             names[i] = "image"
             found.append(Stream("image", "image"))
     context = next((root for c in contexts for root in sorted(c)), None)
@@ -62,7 +66,7 @@ def find_streams(flow: Flow, layers: Sequence[Stretch], nodes: Sequence[Sequence
 
 
 def _is_bridge(stretch: Stretch) -> bool:
-    return stretch.role == "block" and not stretch.path
+    return stretch.role == "block" and not stretch.kind
 
 
 def _looks_up(flow: Flow, node: Node) -> bool:
@@ -85,9 +89,16 @@ def _stream(
     tokens = first[stack].tokens
     if main in reading and stack not in reading and stack < main:
         bridge = next((s for s in layers if s.stack == stack and _is_bridge(s)), first[stack])
-        return Stream(f"patches{stack}" if stack else "patches", "image", ratio=tokens / bridge.tokens)
+        ratio = tokens / bridge.tokens if stack == main - 1 else 1.0
+        return Stream(_patches(stack), "image", ratio=ratio, block=round(first[stack].length / ratio))
+    if main in reading and stack not in reading and not any(_is_bridge(s) for s in layers if s.stack == main):
+        return Stream(_patches(stack), "image", block=first[stack].length)
     ratio = tokens / first[main].tokens
     return None if isclose(ratio, 1.0) else Stream(f"stack{stack}", "sequence", ratio=ratio)
+
+
+def _patches(stack: int) -> str:
+    return f"patches{stack}" if stack else "patches"
 
 
 def _contexts(flow: Flow, layers: Sequence[Stretch], index: int, nodes: Sequence[Node]) -> frozenset[int]:
@@ -103,9 +114,14 @@ def _contexts(flow: Flow, layers: Sequence[Stretch], index: int, nodes: Sequence
         root = flow.root[node.product.source]
         maker = flow.maker(root)
         owner = None if maker is None else _origin(flow, layers, root)
-        if root != stretch.given and maker is not None and owner is not None and layers[owner].stack < stretch.stack:
-            if maker.index < max(begin, layers[index].start):
-                found.add(root)
+        earlier = owner is not None and layers[owner].stack < stretch.stack
+        if (
+            maker is not None
+            and earlier
+            and root != stretch.given
+            and maker.index < max(begin, stretch.start)
+        ):
+            found.add(root)
     return frozenset(found)
 
 
