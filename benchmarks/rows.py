@@ -17,6 +17,8 @@ from meshwright.hardware.errors import MeshwrightError
 BUILT_IN: Final = Path(__file__).parent / "data" / "train.jsonl.xz"
 OUTCOMES: Final = ("ok", "oom")
 TRUSTED: Final = ("A", "B")
+COUNTERS: Final = ("nvidia-smi", "allocated", "active", "reserved")
+"""What may have counted a peak of memory: all of the device, or what PyTorch's allocator tells."""
 
 
 class RowError(MeshwrightError):
@@ -214,3 +216,10 @@ def features(row: Row) -> frozenset[str]:
         "tuning": row.tuning not in (None, "full"),
     }
     return frozenset(name for name, here in found.items() if here) or frozenset({"dense"})
+
+
+def counter_of(row: Row) -> str:
+    """Return what counted a row's peak memory: the first of :data:`COUNTERS` named, else ``not stated``."""
+    said = (row.memory_metric or row.notes).lower()
+    named = [(said.find(word), word) for word in COUNTERS if word in said]
+    return min(named)[1] if named else "not stated"

@@ -1,0 +1,89 @@
+"""How well the cost models predict published runs.
+
+``python -m benchmarks.accuracy [FILE ...]`` reads rows of the schema of ``data/README.md`` (the built-in ones
+without a file), prices each with the functions that ``solve`` uses, and prints per group and overall the
+errors of the step time, the agreement of ranks inside sweeps, the errors of the peak memory, who is called
+out of memory, every row that has no price with its reason, and what the targets ask for. ``--leave-one-out
+family`` prices each family with constants fitted without it; ``--cache`` keeps what is done, so that a run
+resumes.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.accuracy_groups import KEYS, KINDS, kind_of
+from benchmarks.accuracy_left_out import left_out_figures, left_out_text, price_left_out
+from benchmarks.accuracy_report import figures, row_record, text
+from benchmarks.measured_prices import price_rows
+from benchmarks.rows import BUILT_IN, Row, read_rows
+from meshwright.hardware.errors import MeshwrightError
+
+
+def read_all(files: Sequence[Path]) -> tuple[Row, ...]:
+    """Return the rows of all files, of the built-in one without any; raises RowError."""
+    return tuple(row for file in files or (BUILT_IN,) for row in read_rows(file))
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command's options."""
+    parser = argparse.ArgumentParser(prog="benchmarks.accuracy", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=".jsonl or .jsonl.xz")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures")
+    parser.add_argument("--rows", type=Path, metavar="OUT", help="write one JSON line a row")
+    parser.add_argument("--by", action="append", choices=tuple(KEYS), help="groups; may be repeated")
+    parser.add_argument("--worst", type=int, default=0, metavar="N", help="list the N rows furthest off")
+    parser.add_argument("--kind", choices=KINDS, help="only rows of this kind")
+    parser.add_argument("--family", action="append", help="only rows of this family; may be repeated")
+    parser.add_argument("--leave-one-out", choices=("family",), help="fit without each group in turn")
+    parser.add_argument("--cache", type=Path, metavar="FILE", help="of leave-one-out results, to resume")
+    return parser.parse_args(arguments)
+
+
+def chosen(options: argparse.Namespace) -> tuple[Row, ...]:
+    """Return the rows that the options ask for; raises RowError."""
+    rows = read_all(options.files)
+    rows = tuple(r for r in rows if options.kind in (None, kind_of(r)))
+    return tuple(r for r in rows if not options.family or r.family in options.family)
+
+
+def _run(options: argparse.Namespace) -> dict[str, Any]:
+    """Price the rows, print the tables, write the rows; returns the figures."""
+    rows, begin = chosen(options), time.perf_counter()
+    if options.leave_one_out:
+        priced = price_left_out(rows, options.cache)
+        found = left_out_figures(priced)
+        print(left_out_text(found))
+    else:
+        priced = price_rows(rows)
+        found = figures(priced, options.by or ("family",), options.worst)
+        print(text(found))
+    found["seconds"] = time.perf_counter() - begin
+    print(f"\n{len(rows)} rows in {found['seconds']:.1f} s")
+    if options.rows is not None:
+        _write(options.rows, [row_record(p) for p in priced])
+    return found
+
+
+def _write(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(f"{json.dumps(r, allow_nan=False)}\n" for r in records), encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; ends with status 2 and a message if a file or an option cannot be used."""
+    options = options_of(arguments)
+    try:
+        found = _run(options)
+    except MeshwrightError as error:
+        print(f"benchmarks.accuracy: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

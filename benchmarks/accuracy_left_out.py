@@ -1,0 +1,177 @@
+"""Each family of sources priced with constants fitted without it: the error to believe on unseen runs.
+
+A row on an accelerator that no other family has measured is an extrapolation: nothing could be fitted to that
+accelerator without the family, so such rows stand beside the mean, not in it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.accuracy_groups import VOTING_ROWS, errors_of, kind_of, mean_over_families
+from benchmarks.accuracy_report import (
+    HEADER,
+    group_figures,
+    group_line,
+    percent,
+    table,
+    target_figures,
+    targets_text,
+)
+from benchmarks.accuracy_targets import LEFT_OUT
+from benchmarks.measured_prices import Priced
+from benchmarks.rows import Row
+from meshwright.hardware.errors import MeshwrightError
+
+ROOT: Final = Path(__file__).parent.parent
+_FITTED: Final = ("benchmarks", "costmodels", "hardware", "planner")
+"""Folders whose files decide what a fit gives."""
+
+
+class CalibrationError(MeshwrightError):
+    """Constants cannot be fitted anew."""
+
+
+def voters(rows: Iterable[Row]) -> tuple[str, ...]:
+    """Return the families with at least :data:`VOTING_ROWS` measured step times of trust A or B."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.family] = counts.get(row.family, 0) + (row.trusted and row.step_time_s is not None)
+    return tuple(family for family, count in counts.items() if count >= VOTING_ROWS)
+
+
+def alone(rows: Iterable[Row]) -> dict[str, str]:
+    """Return the accelerators that a single family has measured, with that family."""
+    seen: dict[str, set[str]] = {}
+    for row in rows:
+        if row.trusted and row.step_time_s is not None:
+            seen.setdefault(str(row.accelerator), set()).add(row.family)
+    return {name: next(iter(families)) for name, families in seen.items() if len(families) == 1}
+
+
+def _state(rows: Sequence[Row]) -> str:
+    """Return a digest of the rows and of every file that a fit depends on."""
+    digest = hashlib.sha256(repr(rows).encode())
+    for folder in _FITTED:
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix in (".py", ".toml", ".yaml", ".json"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _line(state: str, family: str, priced: Sequence[Priced]) -> str:
+    rows = [
+        {
+            "id": p.row.id,
+            "reason": p.reason,
+            "step_time_s": p.step_time_s,
+            "breakdown": None if p.breakdown is None else dict(p.breakdown),
+            "memory": None if p.memory is None else dict(p.memory),
+        }
+        for p in priced
+    ]
+    return json.dumps({"state": state, "family": family, "rows": rows}) + "\n"
+
+
+def read_cache(path: Path, state: str, rows: Iterable[Row]) -> dict[str, list[Priced]]:
+    """Return the families that are done in this state; a line that was cut short counts as missing."""
+    if not path.exists():
+        return {}
+    by_id, done = {row.id: row for row in rows}, {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            kept = json.loads(line)
+        except ValueError:
+            continue
+        if kept["state"] == state:
+            done[kept["family"]] = [Priced(by_id[p.pop("id")], **p) for p in kept["rows"]]
+    return done
+
+
+def _fit(rows: Sequence[Row], family: str) -> list[Priced]:
+    """Return the rows of a family priced with constants fitted to all the others.
+
+    Raises
+    ------
+    CalibrationError
+        If there is no calibration to ask.
+    """
+    try:
+        calibrate = import_module("benchmarks.calibrate")
+    except ModuleNotFoundError as error:
+        if error.name != "benchmarks.calibrate":
+            raise
+        raise CalibrationError(
+            "--leave-one-out: there is no benchmarks/calibrate.py to fit the constants anew; "
+            "run without it for the errors of the constants as they are"
+        ) from error
+    fitted: Mapping[str, list[Priced]] = calibrate.leave_one_out(rows, (family,))
+    return fitted[family]
+
+
+def price_left_out(rows: Sequence[Row], cache: Path | None = None) -> list[Priced]:
+    """Return the rows of every voting family, each priced without its own family; others have no price here.
+
+    Parameters
+    ----------
+    cache
+        Where each finished family is kept; results of other rows, code or data in it are left unused.
+
+    Raises
+    ------
+    CalibrationError
+        If there is no calibration to ask.
+    """
+    state = _state(rows)
+    done = {} if cache is None else read_cache(cache, state, rows)
+    families = voters(rows)
+    for family in families:
+        if family in done:
+            continue
+        done[family] = _fit(rows, family)
+        if cache is not None:
+            with cache.open("a", encoding="utf-8") as file:
+                file.write(_line(state, family, done[family]))
+    return [priced for family in families for priced in done[family]]
+
+
+def left_out_figures(priced: Sequence[Priced]) -> dict[str, Any]:
+    """Return the errors on left-out families by kind and family, extrapolations apart."""
+    lonely = alone(p.row for p in priced)
+    known = [p for p in priced if str(p.row.accelerator) not in lonely]
+    found: dict[str, Any] = {"kinds": {}, "extrapolated": {}, "alone": lonely}
+    for kind in dict.fromkeys(kind_of(p.row) for p in priced):
+        own = [p for p in known if kind_of(p.row) == kind]
+        headline, votes = mean_over_families(own)
+        found["kinds"][kind] = {
+            "mean_over_families": headline,
+            "votes": votes,
+            "families": {f: group_figures(rows) for f, rows in _families(own).items()},
+        }
+        beyond = [p for p in priced if str(p.row.accelerator) in lonely and kind_of(p.row) == kind]
+        found["extrapolated"][kind] = {f: group_figures(rows) for f, rows in _families(beyond).items()}
+    found["targets"] = target_figures(known, (LEFT_OUT,))
+    return found
+
+
+def _families(priced: Iterable[Priced]) -> dict[str, list[Priced]]:
+    groups: dict[str, list[Priced]] = {}
+    for one in priced:
+        groups.setdefault(one.row.family, []).append(one)
+    return {family: rows for family, rows in groups.items() if errors_of(rows)}
+
+
+def left_out_text(found: Mapping[str, Any]) -> str:
+    """Return the tables of :func:`left_out_figures` as text."""
+    lines = []
+    for kind, own in found["kinds"].items():
+        headline = f"{percent(own['mean_over_families'])} %, the mean of {own['votes']} families"
+        each = [group_line(*item) for item in own["families"].items()]
+        lines += table(f"left out in turn, {kind}: {headline}", HEADER, each)
+        beyond = [group_line(*item) for item in found["extrapolated"][kind].items()]
+        title = f"{kind} on accelerators that the family alone has measured: extrapolation, not in the mean"
+        lines += table(title, HEADER, beyond)
+    return "\n".join([*lines, *targets_text(found["targets"])]).lstrip("\n")

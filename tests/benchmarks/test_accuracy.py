@@ -1,0 +1,243 @@
+"""The accuracy of predictions is told of the right rows, and none is lost."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import accuracy, accuracy_left_out
+from benchmarks.accuracy_groups import kind_of, mean_over_families, packed, ranking, sweeps
+from benchmarks.accuracy_left_out import CalibrationError, alone, left_out_figures, price_left_out, voters
+from benchmarks.accuracy_memory import fit_confusion, memory_errors
+from benchmarks.accuracy_report import figures, text
+from benchmarks.accuracy_stats import Confusion
+from benchmarks.accuracy_targets import TARGETS
+from benchmarks.measured_prices import Priced, price_rows
+from benchmarks.rows import Row, counter_of, read_rows
+from meshwright.hardware.units import gib_to_bytes
+
+ROWS = {row.id: row for row in read_rows()}
+PLAIN = ROWS["dgxc_v24111_llama31_405b_bf16_32"]
+
+
+def run(family: str, measured: float, predicted: float | None, **changes: Any) -> Priced:
+    name = f"{family} {measured} {predicted} {sorted(changes.items())}"
+    row = replace(PLAIN, id=name, family=family, step_time_s=measured, **changes)
+    return Priced(row, step_time_s=predicted, reason=None if predicted else "no words for it")
+
+
+def line(row: Row) -> str:
+    return json.dumps({k: dict(v) if isinstance(v, Mapping) else v for k, v in asdict(row).items()})
+
+
+def test_kinds_are_what_is_trained() -> None:
+    assert kind_of(PLAIN) == "dense"
+    assert kind_of(replace(PLAIN, moe={"experts": 8})) == "moe"
+    assert kind_of(replace(PLAIN, moe={"experts": 8}, tuning="qlora")) == "tuned"
+    assert kind_of(replace(PLAIN, model_name="LLAMA2-70B LoRA")) == "tuned"
+    assert kind_of(replace(PLAIN, tuning="full")) == "dense"
+
+
+def test_full_sequences_are_those_that_no_source_calls_variable() -> None:
+    assert packed(PLAIN)
+    assert not packed(replace(PLAIN, notes="Alpaca-2k (variable length, max 512)"))
+
+
+@pytest.mark.parametrize(
+    ("metric", "counter"),
+    [
+        ("peak reserved GiB", "reserved"),
+        ("max_memory_allocated (MB printed)", "allocated"),
+        ("peak active GB (reserved 19.52)", "active"),
+        ("reserved GB while wrapping (allocated 33.5)", "reserved"),
+        ("nvidia-smi, GB label", "nvidia-smi"),
+        ("G as printed", "not stated"),
+    ],
+)
+def test_the_first_counter_named_is_the_one(metric: str, counter: str) -> None:
+    assert counter_of(replace(PLAIN, memory_metric=metric)) == counter
+
+
+def test_a_counter_may_stand_in_the_notes() -> None:
+    row = replace(PLAIN, memory_metric=None, notes="Peak = max over ranks of max_memory_allocated.")
+    assert counter_of(row) == "allocated"
+
+
+def test_a_large_family_has_one_vote_and_a_small_one_none() -> None:
+    large = [run("large", 1.0 + i / 1000, 1.1 * (1.0 + i / 1000)) for i in range(95)]
+    five = [run("five", 1.0 + i, 1.3 * (1.0 + i)) for i in range(5)]
+    four = [run("four", 1.0 + i, 9.0) for i in range(4)]
+    headline, votes = mean_over_families([*large, *five, *four])
+    assert votes == 2
+    assert headline == pytest.approx(0.2)
+
+
+def test_untrusted_and_unpriced_rows_have_no_errors_but_are_counted() -> None:
+    runs = [run("a", 1.0, 1.5), run("a", 1.0, 9.0, trust="C"), run("a", 2.0, None)]
+    got = figures(runs)["by"]["family"]["a"]
+    assert (got["rows"], got["priced"], got["count"]) == (3, 2, 1)
+    assert got["mape"] == pytest.approx(0.5)
+
+
+def test_sweeps_hold_layouts_of_one_model_alone() -> None:
+    one = [run("a", 1.0 + i, 9.0 - i) for i in range(5)]
+    other = [run("a", 1.0 + i, 1.0 + i, global_batch=7) for i in range(5)]
+    few = [run("a", 1.0 + i, 1.0 + i, seq_len=7) for i in range(4)]
+    found = sweeps([*one, *other, *few])
+    assert [len(s) for s in found] == [5, 5]
+    assert [ranking(s) for s in found] == [(-1.0, 4.0), (1.0, 0.0)]
+
+
+def test_runs_out_of_memory_count_whatever_their_trust() -> None:
+    (priced,) = price_rows([PLAIN])
+    items = dict.fromkeys(priced.memory or {}, 0.0)
+
+    def holding(gib: float, **changes: Any) -> Priced:
+        memory = items | {"weights": gib_to_bytes(gib)}
+        return replace(priced, row=replace(PLAIN, **changes), memory=memory)
+
+    runs = [
+        holding(79.0),
+        holding(70.0),
+        holding(81.0),
+        holding(81.0, trust="C"),
+        holding(79.0, outcome="oom", trust=None),
+        holding(99.0, outcome="oom", trust="C"),
+    ]
+    at_all, with_room = fit_confusion(runs), fit_confusion(runs, 0.04)
+    assert at_all == Confusion(fit_called_fit=2, fit_called_oom=1, oom_called_fit=1, oom_called_oom=1)
+    assert with_room == Confusion(fit_called_fit=1, fit_called_oom=2, oom_called_fit=0, oom_called_oom=2)
+
+
+def test_a_peak_is_compared_with_what_its_counter_sees() -> None:
+    (priced,) = price_rows([PLAIN])
+    row = replace(PLAIN, peak_memory_gib=60.0, memory_metric="peak reserved GiB")
+    memory = {"weights": gib_to_bytes(66.0), "context": gib_to_bytes(1.0)}
+    runs = [replace(priced, row=row, memory=memory)]
+    assert memory_errors(runs, "full") == pytest.approx([0.1])
+    assert memory_errors(runs, "full", ("nvidia-smi",)) == []
+    assert memory_errors(runs, "tuned") == []
+    seen = [replace(runs[0], row=replace(row, memory_metric="nvidia-smi"))]
+    assert memory_errors(seen, "full") == pytest.approx([7 / 60])
+
+
+def test_every_target_finds_its_rows() -> None:
+    """Rows priced at what was measured meet all targets of time: none looks for rows that do not exist."""
+    exact = [
+        Priced(r, step_time_s=r.step_time_s, reason=None if r.step_time_s else "not timed")
+        for r in ROWS.values()
+    ]
+    for target in TARGETS:
+        if "memory" in target.what or "rows of trust" in target.what or "out of memory" in target.what:
+            continue
+        reached = target.figure(exact)
+        assert reached == pytest.approx(1.0 if target.at_least else 0.0), target.what
+        assert target.met(reached)
+
+
+def test_the_command_prices_a_file_and_loses_no_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out, data = tmp_path / "rows.jsonl", tmp_path / "out.jsonl", tmp_path / "all.json"
+    lost = replace(PLAIN, id="lost", accelerator=None)
+    file.write_text(f"{line(PLAIN)}\n{line(lost)}\n", encoding="utf-8")
+    options = ["--rows", str(out), "--json", str(data), "--worst", "3", "--by", "accelerator"]
+    accuracy.main([str(file), *options])
+    shown = capsys.readouterr().out
+    assert "lost" in shown.split("not priced: 1")[1].splitlines()[2]
+    assert PLAIN.id in shown
+    first, second = (json.loads(row) for row in out.read_text("utf-8").splitlines())
+    assert list(first) == [
+        "id",
+        "predicted_step_time_s",
+        "predicted_peak_memory_bytes",
+        "fits",
+        "profile",
+        "reason",
+    ]
+    assert (first["id"], first["reason"], second["reason"]) == (PLAIN.id, None, "accelerator not stated")
+    assert isinstance(first["fits"], bool)
+    told = json.loads(data.read_text("utf-8"))
+    error = first["predicted_step_time_s"] / PLAIN.step_time_s - 1
+    assert told["worst"][0]["error"] == pytest.approx(error)
+    assert told["by"]["accelerator"]["h100-sxm-80gb"]["bias"] == pytest.approx(error)
+    assert told["unpriced"] == [{"id": "lost", "reason": "accelerator not stated"}]
+
+
+def test_a_file_that_is_none_ends_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        accuracy.main(["no-such-file.jsonl"])
+    assert caught.value.code == 2
+    assert "cannot be read" in capsys.readouterr().err
+
+
+def test_figures_without_any_row_are_told_as_missing() -> None:
+    shown = text(figures([], by=("family", "profile")))
+    assert "no rows" in shown
+    assert "nan" not in shown
+
+
+def family_rows(name: str, accelerator: str, count: int = 5) -> list[Row]:
+    return [
+        replace(PLAIN, id=f"{name} {accelerator} {i}", family=name, accelerator=accelerator)
+        for i in range(count)
+    ]
+
+
+def test_families_without_a_vote_are_not_left_out() -> None:
+    rows = [*family_rows("a", "h100-sxm-80gb"), *family_rows("b", "h100-sxm-80gb", 4)]
+    assert voters(rows) == ("a",)
+
+
+def test_accelerators_of_one_family_are_extrapolation_outside_the_mean() -> None:
+    rows = [
+        *family_rows("a", "h100-sxm-80gb"),
+        *family_rows("b", "h100-sxm-80gb"),
+        *family_rows("b", "b200-sxm"),
+    ]
+    assert alone(rows) == {"b200-sxm": "b"}
+    off = {"b200-sxm": 1.5, "h100-sxm-80gb": 1.1}
+    runs = [Priced(r, step_time_s=off[str(r.accelerator)] * float(r.step_time_s or 1)) for r in rows]
+    found = left_out_figures(runs)
+    assert found["kinds"]["dense"]["mean_over_families"] == pytest.approx(0.1)
+    assert found["kinds"]["dense"]["votes"] == 2
+    assert found["extrapolated"]["dense"]["b"]["mape"] == pytest.approx(0.5)
+    assert found["targets"][0]["met"] is False
+
+
+def test_leaving_out_without_a_calibration_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(accuracy_left_out, "import_module", absent)
+    with pytest.raises(CalibrationError, match="there is no benchmarks/calibrate"):
+        price_left_out(family_rows("a", "h100-sxm-80gb"))
+
+
+def test_a_stopped_run_resumes_and_a_changed_one_starts_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+
+    def leave_one_out(rows: tuple[Row, ...], families: tuple[str, ...]) -> dict[str, list[Priced]]:
+        calls.extend(families)
+        return {
+            f: [Priced(r, step_time_s=1.0, memory={"weights": 2.0}) for r in rows if r.family == f]
+            for f in families
+        }
+
+    monkeypatch.setattr(
+        accuracy_left_out, "import_module", lambda _: SimpleNamespace(leave_one_out=leave_one_out)
+    )
+    rows, cache = [*family_rows("a", "h100-sxm-80gb"), *family_rows("b", "b200-sxm")], tmp_path / "done.jsonl"
+    whole = price_left_out(rows, cache)
+    kept = cache.read_text("utf-8").splitlines()
+    cache.write_text(f"{kept[0]}\n{kept[1][:50]}", encoding="utf-8")  # stopped while writing the second
+    assert price_left_out(rows, cache) == whole
+    assert calls == ["a", "b", "b"]
+    assert price_left_out(rows[:9], cache) != whole
+    assert calls == ["a", "b", "b", "a"]
