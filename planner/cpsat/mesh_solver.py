@@ -15,10 +15,10 @@ from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
 from meshwright.planner.bounds import Demand
 from meshwright.planner.cpsat.constraints import Constraints
-from meshwright.planner.cpsat.mixes import fastest_mix
+from meshwright.planner.cpsat.mixes import Mixes
 from meshwright.planner.cpsat.objective import Objective
 from meshwright.planner.cpsat.scaling import Scaled, scale
-from meshwright.planner.cpsat.variables import Expression, make_variables
+from meshwright.planner.cpsat.variables import Expression, Mix, make_variables
 from meshwright.planner.graph import ModelGraph
 
 SEED = 7
@@ -104,17 +104,19 @@ class MeshSolver:
             if path.event == "end":
                 self.objective.cut(path)
 
-    def _mixes(self, cutoff_s: float) -> Callable[[int, int, dict[int, int]], IntArray | None]:
-        """Return the fastest modes of a stage by chunk, size and ends; None where it cannot be that large."""
+    def _mixes(self, cutoff_s: float) -> Mix:
+        """Return the fastest modes of a stage by chunk and layers; None where it cannot hold them."""
         scaled, want = self.scaled, self.task.want
-        block = self.task.graph.layer_kinds[self.task.graph.block_layers[0]]
+        known = Mixes(scaled, want)
         live = [int(rows.max()) for rows in in_flight(self.schedule)]
-        least = int(scaled.forward[block] + scaled.backward[block][want.allowed[block]].min())
-        least += int(scaled.weight[block])
-        most = scaled.floor_time(cutoff_s) // (self.schedule.num_microbatches * least)
+        backward = np.where(want.allowed, scaled.backward, np.iinfo(np.int64).max).min(axis=1)
+        least = scaled.forward + backward + scaled.weight
+        most = scaled.floor_time(cutoff_s) // self.schedule.num_microbatches
 
-        def mix(chunk: int, blocks: int, ends: dict[int, int]) -> IntArray | None:
-            return None if blocks > most else fastest_mix(scaled, want, block, blocks, ends, live[chunk])
+        def mix(chunk: int, layers: tuple[int, ...]) -> IntArray | None:
+            if int(np.dot(least, layers)) > most:
+                return None
+            return known.fastest(layers, live[chunk])
 
         return mix
 

@@ -1,11 +1,16 @@
-"""The fastest recompute mix of a stage with a given number of blocks, decided before CP-SAT starts.
+"""The fastest recompute mix of a stage with given layers, decided before CP-SAT starts.
 
 With one chunk a rank, memory is a limit on each stage alone, and a step never gets shorter when a backward
-pass gets longer: recomputing in the first place only serves to fit. So among all mixes of modes of ``n``
-blocks that fit, one with the shortest backward pass is never worse, and the stage's size is the only
-decision left. (What a longer backward pass hides of the gradient reduction is less than it costs.)
+pass gets longer: recomputing in the first place only serves to fit. So among all mixes of modes of a stage's
+layers that fit, one with the shortest backward pass is never worse, and where the pipeline is cut is the
+only decision left. (What a longer backward pass hides of the gradient reduction is less than it costs.)
+
+A stage's memory is a sum over its layers and the largest working set among their modes. For each limit on
+the working set the mixes of one kind reduce to their Pareto front of backward time and kept bytes; fronts of
+several kinds are summed.
 """
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -28,32 +33,113 @@ def compositions(total: int, parts: int) -> IntArray:
     return np.concatenate(rows)
 
 
-def fastest_mix(
-    scaled: Scaled, want: Demand, block: int, blocks: int, ends: dict[int, int], live: int
-) -> IntArray | None:
-    """Return blocks per mode, (M,), of the fastest mix that fits, or None if none fits.
+@dataclass(frozen=True)
+class Front:
+    """Mixes that no other mix beats in backward time and kept bytes, by rising time.
 
-    Parameters
+    Attributes
     ----------
-    block, blocks
-        The kind of the blocks and how many the stage holds.
-    ends
-        Layers of other kinds on the stage (embedding, head), in their only mode.
-    live
-        Micro-batches in flight at the stage's fullest moment.
+    cost
+        Backward units of time, (F,).
+    kept
+        Memory units that one micro-batch keeps, (F,).
+    mixes
+        Layers of each kind in each mode, (F, K, M).
     """
-    modes = np.flatnonzero(want.allowed[block])
-    mixes = compositions(blocks, len(modes))
-    fixed = sum(n * int(scaled.states[k] + live * scaled.saved[k, 0]) for k, n in ends.items())
-    kept = fixed + blocks * int(scaled.states[block]) + live * (mixes @ scaled.saved[block, modes])
-    gathered = max([int(scaled.unit[k]) for k in (*ends, *([block] if blocks else []))], default=0)
-    own = max((int(scaled.working[k, 0]) for k in ends), default=0)
-    working = np.maximum(np.where(mixes > 0, scaled.working[block, modes], 0).max(axis=1, initial=0), own)
-    fits = kept + gathered + working <= scaled.room
-    if not fits.any():
-        return None
-    cost = mixes @ scaled.backward[block, modes]
-    best = np.lexsort((kept, np.where(fits, cost, np.iinfo(np.int64).max)))[0]
-    found = np.zeros(want.allowed.shape[1], dtype=np.int64)
-    found[modes] = mixes[best]
-    return found
+
+    cost: IntArray
+    kept: IntArray
+    mixes: IntArray
+
+    @classmethod
+    def of(cls, cost: IntArray, kept: IntArray, mixes: IntArray) -> "Front":
+        """Return the mixes that none beats."""
+        order = np.lexsort((kept, cost))
+        falling = np.minimum.accumulate(kept[order])
+        best = order[np.concatenate([[True], falling[1:] < falling[:-1]])]
+        return cls(cost[best], kept[best], mixes[best])
+
+    def __add__(self, other: "Front") -> "Front":
+        """Return the front of stages that hold the layers of both."""
+        cost = np.add.outer(self.cost, other.cost).ravel()
+        kept = np.add.outer(self.kept, other.kept).ravel()
+        order = np.lexsort((kept, cost))
+        falling = np.minimum.accumulate(kept[order])
+        best = order[np.concatenate([[True], falling[1:] < falling[:-1]])]
+        mine, its = np.divmod(best, len(other.cost))
+        return Front(cost[best], kept[best], self.mixes[mine] + other.mixes[its])
+
+
+@dataclass
+class Mixes:
+    """The fastest mixes of one mesh; fronts are remembered."""
+
+    scaled: Scaled
+    want: Demand
+    fronts: dict[tuple[tuple[int, ...], int], Front | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.limits = np.unique(self.scaled.working[self.want.allowed])
+
+    def fastest(self, layers: tuple[int, ...], live: int) -> IntArray | None:
+        """Return layers by kind and mode, (K, M), of the fastest mix that fits, or None if none fits.
+
+        Parameters
+        ----------
+        layers
+            Layers of each kind in the stage.
+        live
+            Micro-batches in flight at the stage's fullest moment.
+        """
+        s, present = self.scaled, [k for k, n in enumerate(layers) if n]
+        room = s.room - sum(layers[k] * int(s.states[k]) for k in present)
+        room -= max(int(s.unit[k]) for k in present)
+            s.room - sum(layers[k] * int(s.states[k]) for k in present) - max(int(s.unit[k]) for k in present)
+        )
+        best: tuple[int, int] | None = None
+        found: IntArray | None = None
+        for limit in self.limits.tolist():
+            front = self._front(layers, limit)
+            if front is None:
+                continue
+            fits = np.flatnonzero(live * front.kept + limit <= room)
+            if not len(fits):
+                continue
+            at = int(fits[0])  # by rising time: the first that fits is the fastest
+            rank = (int(front.cost[at]), live * int(front.kept[at]) + limit)
+            if best is None or rank < best:
+                best, found = rank, front.mixes[at]
+        return found
+
+    def _front(self, layers: tuple[int, ...], limit: int) -> Front | None:
+        """Return the front of a stage whose working set stays within a limit, None if no mode does."""
+        key = (layers, limit)
+        if key not in self.fronts:
+            self.fronts[key] = self._summed(layers, limit)
+        return self.fronts[key]
+
+    def _summed(self, layers: tuple[int, ...], limit: int) -> Front | None:
+        total: Front | None = None
+        for kind, n in enumerate(layers):
+            if not n:
+                continue
+            own = self._kind_front(kind, n, limit)
+            if own is None:
+                return None
+            total = own if total is None else total + own
+        return total
+
+    def _kind_front(self, kind: int, n: int, limit: int) -> Front | None:
+        alone = tuple(n if k == kind else 0 for k in range(len(self.want.layers)))
+        key = (alone, limit)
+        if key not in self.fronts:
+            s = self.scaled
+            modes = np.flatnonzero(self.want.allowed[kind] & (s.working[kind] <= limit))
+            self.fronts[key] = None if not len(modes) else self._mixed(kind, n, modes)
+        return self.fronts[key]
+
+    def _mixed(self, kind: int, n: int, modes: IntArray) -> Front:
+        s, ways = self.scaled, compositions(n, len(modes))
+        mixes = np.zeros((len(ways), *s.saved.shape), dtype=np.int64)
+        mixes[:, kind, modes] = ways
+        return Front.of(ways @ s.backward[kind, modes], ways @ s.saved[kind, modes], mixes)

@@ -31,7 +31,10 @@ class Variables:
         ``split[c, k, m]`` the variables among the counts, where modes are free.
     sizes
         ``sizes[c]`` maps blocks in a chunk to the boolean that chooses this size, where the mix of modes
-        follows from the size (:mod:`meshwright.planner.cpsat.mixes`).
+        follows from the layers (:mod:`meshwright.planner.cpsat.mixes`) and blocks are equal.
+    runs
+        ``runs[c]`` maps (first layer, stop) of a chunk to the boolean that chooses it, where the mix follows
+        from the layers and kinds differ.
     cuts
         Cut points, where layers of several kinds alternate.
     free
@@ -47,6 +50,7 @@ class Variables:
     present: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
     split: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
     sizes: list[dict[int, cp_model.IntVar]] = field(default_factory=list)
+    runs: list[dict[tuple[int, int], cp_model.IntVar]] = field(default_factory=list)
     cuts: list[cp_model.IntVar] = field(default_factory=list)
 
     def rank_count(self, rank: int, kind: int, mode: int) -> Expression:
@@ -64,6 +68,11 @@ class Variables:
         for c, choices in enumerate(self.sizes):
             for n, chosen in choices.items():
                 self.model.add_hint(chosen, int(n == blocks[c]))
+        stops = counts.sum(axis=(1, 2)).cumsum()
+        for c, choices_of_run in enumerate(self.runs):
+            own = (int(stops[c - 1]) if c else 0, int(stops[c]))
+            for run, chosen in choices_of_run.items():
+                self.model.add_hint(chosen, int(run == own))
 
 
 def is_uniform(graph: ModelGraph) -> bool:
@@ -73,23 +82,28 @@ def is_uniform(graph: ModelGraph) -> bool:
     return len(kinds) == 1 and inner == tuple(range(inner[0], inner[-1] + 1))
 
 
+Mix: TypeAlias = Callable[[int, tuple[int, ...]], IntArray | None]
+"""The fastest modes, (K, M), of a chunk that holds so many layers of each kind; None where it cannot."""
+
+
 def make_variables(
     model: cp_model.CpModel,
     schedule: StaticSchedule,
     graph: ModelGraph,
     want: Demand,
-    mix: Callable[[int, int, dict[int, int]], IntArray | None] | None,
+    mix: Mix | None,
     free: bool,
 ) -> Variables:
     """Return the decisions of a mesh.
 
-    For a stack of equal blocks these are counts; cut points and look-ups otherwise. ``mix(chunk, blocks,
-    ends)`` gives the fastest modes of a stage by its size, where size alone decides (one chunk a rank).
-    ``free`` chunks may differ in size.
+    With one chunk a rank ``mix`` gives the modes of a stage by its layers, so that the cuts alone decide: by
+    their sizes for a stack of equal blocks, by runs of layers elsewhere. Otherwise layers of a kind are split
+    over modes in every chunk, with cut points and look-ups where kinds alternate. ``free`` chunks may differ
+    in size.
     """
     made = Variables(model, schedule, graph, want, free)
-    if mix is not None and is_uniform(graph) and schedule.vpp == 1:
-        _size_counts(made, mix)
+    if mix is not None and schedule.vpp == 1:
+        (_size_counts if is_uniform(graph) else _run_counts)(made, mix)
     else:
         for c, kinds in enumerate(_stack_counts(made) if is_uniform(graph) else _cut_counts(made)):
             made.counts.append({})
@@ -100,7 +114,23 @@ def make_variables(
     return made
 
 
-def _size_counts(made: Variables, mix: Callable[[int, int, dict[int, int]], IntArray | None]) -> None:
+class _Terms:
+    """Layers by kind and mode as sums over the booleans that choose them."""
+
+    def __init__(self) -> None:
+        self.terms: dict[tuple[int, int], list[Expression]] = {}
+
+    def add(self, modes: IntArray, chosen: cp_model.IntVar) -> None:
+        """Add the layers of a choice."""
+        for k, m in zip(*np.nonzero(modes), strict=True):
+            self.terms.setdefault((int(k), int(m)), []).append(int(modes[k, m]) * chosen)
+
+    def sums(self) -> dict[tuple[int, int], Expression]:
+        """Return the sums."""
+        return {key: cp_model.LinearExpr.sum(t) for key, t in self.terms.items()}
+
+
+def _size_counts(made: Variables, mix: Mix) -> None:
     """One boolean for each size that a stage may have; its modes follow."""
     graph, chunks = made.graph, made.schedule.num_chunks
     block, blocks = graph.layer_kinds[graph.block_layers[0]], len(graph.block_layers)
@@ -108,20 +138,75 @@ def _size_counts(made: Variables, mix: Callable[[int, int, dict[int, int]], IntA
     for c in range(chunks):
         ends = _ends(graph, c, chunks)
         chosen: dict[int, cp_model.IntVar] = {}
-        row: dict[tuple[int, int], Expression] = {(k, 0): n for k, n in ends.items()}
-        terms: dict[tuple[int, int], list[Expression]] = {}
-        for n in range(0 if ends else 1, blocks - chunks + 4):
-            modes = mix(c, n, ends) if n <= blocks else None
+        terms = _Terms()
+        for n in range(0 if ends else 1, min(blocks - chunks + 3, blocks) + 1):
+            layers = {**ends, block: ends.get(block, 0) + n}
+            modes = mix(c, tuple(layers.get(k, 0) for k in range(len(graph.kinds))))
             if modes is None:
                 continue
             chosen[n] = made.model.new_bool_var(f"n{c}={n}")
-            for m in np.flatnonzero(modes):
-                terms.setdefault((block, int(m)), []).append(int(modes[m]) * chosen[n])
+            terms.add(modes, chosen[n])
         made.model.add_exactly_one(list(chosen.values()))
         total += [n * var for n, var in chosen.items()]
         made.sizes.append(chosen)
-        made.counts.append(row | {key: cp_model.LinearExpr.sum(t) for key, t in terms.items()})
+        made.counts.append(terms.sums())
     made.model.add(cp_model.LinearExpr.sum(total) == blocks)
+
+
+def _run_counts(made: Variables, mix: Mix) -> None:
+    """One boolean for each run of layers that a stage may hold; runs join end to end.
+
+    Only those count that some chain of stages from the first layer to the last can use.
+    """
+    graph, model, chunks = made.graph, made.model, made.schedule.num_chunks
+    for c, runs in enumerate(_chained(_possible(graph, chunks, mix), graph.num_layers)):
+        terms = _Terms()
+        chosen = {run: model.new_bool_var(f"x{c}={run[0]}:{run[1]}") for run in runs}
+        for run, var in chosen.items():
+            terms.add(runs[run], var)
+        model.add_exactly_one(list(chosen.values()))
+        made.runs.append(chosen)
+        made.counts.append(terms.sums())
+    for before, after in zip(made.runs, made.runs[1:], strict=False):
+        places = sorted({stop for _, stop in before} | {start for start, _ in after})
+        for at in places:
+            ending = [var for (_, stop), var in before.items() if stop == at]
+            starting = [var for (start, _), var in after.items() if start == at]
+            model.add(cp_model.LinearExpr.sum(ending) == cp_model.LinearExpr.sum(starting))
+
+
+def _possible(graph: ModelGraph, chunks: int, mix: Mix) -> list[dict[tuple[int, int], IntArray]]:
+    """Return for each chunk the runs that a stage can hold, with their modes, reached from the first layer.
+
+    A longer run takes more time and memory, so a chunk's runs from one layer end where the first fails.
+    """
+    prefix, total = graph.prefix_counts, graph.num_layers
+    found: list[dict[tuple[int, int], IntArray]] = []
+    starts = {0}
+    for c in range(chunks):
+        runs: dict[tuple[int, int], IntArray] = {}
+        last = c == chunks - 1
+        for start in sorted(starts):
+            for stop in range(start + 1, total - (chunks - 1 - c) + 1):
+                modes = mix(c, tuple((prefix[stop] - prefix[start]).tolist()))
+                if modes is None:
+                    break
+                if not last or stop == total:
+                    runs[start, stop] = modes
+        found.append(runs)
+        starts = {stop for _, stop in runs}
+    return found
+
+
+def _chained(
+    found: list[dict[tuple[int, int], IntArray]], total: int
+) -> list[dict[tuple[int, int], IntArray]]:
+    """Return the runs from which the last layer can be reached."""
+    goals = {total}
+    for c in range(len(found) - 1, -1, -1):
+        found[c] = {run: modes for run, modes in found[c].items() if run[1] in goals}
+        goals = {start for start, _ in found[c]}
+    return found
 
 
 def _ends(graph: ModelGraph, chunk: int, chunks: int) -> dict[int, int]:
