@@ -46,7 +46,7 @@ class Order:
         token = self.kind * (self.place.max() + 1) + self.place
         by_token = np.argsort(token, kind="stable")
         first = np.searchsorted(token[by_token], np.arange(token.max() + 1))
-        number = np.empty_like(token)
+        number: IntArray = np.empty_like(token)
         number[by_token] = np.arange(token.size) - first[token[by_token]]
         return number
 
@@ -95,6 +95,7 @@ def loop_order(forwards: IntArray, warm_up: int, delay: int | None) -> Order:
     """
     total = forwards.size
     warm_up = min(warm_up, total)
+    phases: tuple[tuple[str, int], ...]
     if delay is None:
         phases = (("F0", warm_up), ("F0 B0", total - warm_up), ("B0", warm_up))
     else:

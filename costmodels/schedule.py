@@ -219,7 +219,8 @@ def build(name: str, pp: int, vpp: int, num_microbatches: int) -> StaticSchedule
     level = _levels(_data_dependency(kind, chunk, microbatch, whole, lives.size), pp)
 
     by_level = np.argsort(level, kind="stable")
-    kind, chunk, microbatch, rank, whole = (a[by_level] for a in (kind, chunk, microbatch, rank, whole))
+    kind, chunk, microbatch, rank = np.stack([kind, chunk, microbatch, rank])[:, by_level]
+    whole = whole[by_level]
     data = _data_dependency(kind, chunk, microbatch, whole, lives.size)
     number = np.argsort(by_level).reshape(pp, -1)
     previous = np.empty_like(data)

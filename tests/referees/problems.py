@@ -128,9 +128,15 @@ def random_problem(
     )
 
 
+def with_uneven_chunks(problem: Problem) -> Problem:
+    """Return the problem as if its target took chunks of any size."""
+    problem.__dict__["target"] = replace(problem.target, uneven_chunks=True)
+    return problem
+
+
 def with_memory(problem: Problem, usable: float) -> Problem:
     """Return the problem with another memory of its devices."""
     device = replace(problem.cluster.accelerator, memory_bytes=usable / (1 - problem.job.headroom))
     changed = Problem(problem.model, replace(problem.cluster, accelerator=device), problem.job)
-    changed.__dict__["profile"] = problem.profile
+    changed.__dict__.update(profile=problem.profile, target=problem.target)
     return changed

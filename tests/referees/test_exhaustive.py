@@ -9,7 +9,7 @@ from meshwright.planner.field import survey
 from meshwright.planner.problem import Problem
 from meshwright.planner.search import TOLERANCE, State, search
 from tests.referees.exhaustive import Everything, everything
-from tests.referees.problems import random_problem, with_memory
+from tests.referees.problems import random_problem, with_memory, with_uneven_chunks
 
 MOST_PLANS = 60_000
 UNLIMITED = 1e15
@@ -77,7 +77,8 @@ def _with_weight_passes(seed: int, *known: str) -> Problem:
     return random_problem(seed, SCHEDULES[known[0]], 4, PIPELINED | {"schedule": list(known)})
 
 
-SEEDS = [seed for seed in range(1000, 1012) if _with_weight_passes(seed, "zb1p").cluster.num_devices > 1]
+SEEDS = (1000, 1001, 1002, 1006, 1011)
+"""Problems of more than one device."""
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -86,6 +87,25 @@ def test_search_finds_the_optimum_of_schedules_with_weight_passes(name: str, see
     """Alone, and for every other seed beside 1F1B."""
     problem = _with_weight_passes(seed, *([name, "1f1b"] if seed % 2 else [name]))
     _agree(problem, everything(problem, MOST_PLANS), seed)
+
+
+@pytest.mark.parametrize("name", ["interleaved", "zbv", "v_half"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_search_finds_the_optimum_of_uneven_chunks(name: str, seed: int) -> None:
+    problem = with_uneven_chunks(random_problem(seed, 5, 4, PIPELINED | {"schedule": name}))
+    _agree(problem, everything(problem, MOST_PLANS), seed)
+
+
+@pytest.mark.parametrize("seed", [1014, 1052])
+def test_five_blocks_on_four_chunks_gain_by_uneven_ones(seed: int) -> None:
+    """Equal chunks of five blocks on two ranks do not exist."""
+    problem = random_problem(seed, 5, 4, PIPELINED | {"schedule": ["interleaved", "1f1b"]})
+    equal = everything(problem, MOST_PLANS)
+    free = everything(with_uneven_chunks(problem), MOST_PLANS)
+    assert equal is not None
+    assert free is not None
+    assert free.optimum(np.inf) < equal.optimum(np.inf)
+    assert (free.meshes.schedule[free.row[free.step_s.argmin()]]) == "interleaved"
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
