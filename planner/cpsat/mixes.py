@@ -92,10 +92,8 @@ class Mixes:
             Micro-batches in flight at the stage's fullest moment.
         """
         s, present = self.scaled, [k for k, n in enumerate(layers) if n]
-        room = s.room - sum(layers[k] * int(s.states[k]) for k in present)
-        room -= max(int(s.unit[k]) for k in present)
-            s.room - sum(layers[k] * int(s.states[k]) for k in present) - max(int(s.unit[k]) for k in present)
-        )
+        states = sum(layers[k] * int(s.states[k]) for k in present)
+        room = s.room - states - max(int(s.unit[k]) for k in present)
         best: tuple[int, int] | None = None
         found: IntArray | None = None
         for limit in self.limits.tolist():
