@@ -21,6 +21,9 @@ USUAL = {
 """What is searched where the job says nothing."""
 
 
+_LAYOUT = ("placement", "ulysses", "ep", "etp", "dp_replicate", "hpz", "zero_stage", "offload")
+
+
 def divisors(n: int) -> list[int]:
     """Return the divisors of ``n`` in rising order."""
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
@@ -49,9 +52,8 @@ class DegreeGroup:
     def columns(self) -> dict[str, IntArray]:
         """Return all combinations of the tables, column by column; schedules vary fastest."""
         tables: list[tuple[tuple[str, ...], Sequence[tuple[int, ...]]]] = [
-            (("placement", "ulysses", "ep", "etp", "dp_replicate", "hpz", "zero_stage"), self.layouts),
+            (_LAYOUT, self.layouts),
             (("kv_exchange",), [(way,) for way in self._exchanges]),
-            (("offload",), [(i,) for i in _admitted_words(self.problem, "offload", OFFLOADS)]),
             (("sequence_parallel",), [(split,) for split in self._splits]),
             (("micro_batch_size", "num_microbatches", "schedule", "vpp"), self.pipelines),
         ]
@@ -79,17 +81,24 @@ class DegreeGroup:
 
     @cached_property
     def layouts(self) -> list[tuple[int, ...]]:
-        """(placement, ulysses, ep, etp, dp_replicate, hpz, ZeRO stage)."""
+        """(placement, ulysses, ep, etp, dp_replicate, hpz, ZeRO stage, offload)."""
         return [
-            (place, heads, ep, etp, copies, secondary, stage)
+            (place, heads, ep, etp, copies, secondary, stage, host)
             for place in self._placements
             for heads in self._ulysses(place)
             for ep, etp in self._experts
             for copies in self._copies(place)
-            for stage in self._stages(copies, ep * etp)
+            for host in self._offloads
+            for stage in self._stages(copies, ep * etp, host)
             for secondary in self._secondary(place, copies, stage)
             if stage > 0 or copies == 1
         ]
+
+    @cached_property
+    def _offloads(self) -> list[int]:
+        """What may live in host memory."""
+        hosts = _admitted_words(self.problem, "offload", OFFLOADS)
+        return [i for i in hosts if OFFLOADS[i] in self.problem.target.offload]
 
     @cached_property
     def _schedules(self) -> list[tuple[int, int]]:
@@ -181,11 +190,11 @@ class DegreeGroup:
             found |= set(divisors(shard))
         return admitted(self.problem, "hpz", sorted(found))
 
-    def _stages(self, copies: int, expert_ranks: int) -> list[int]:
+    def _stages(self, copies: int, expert_ranks: int, host: int) -> list[int]:
         """Return the ZeRO stages that differ in more than name."""
         target = self.problem.target
         piped = target.zero_stages_with_pipeline if self.pp > 1 else target.zero_stages
         wanted = admitted(self.problem, "zero_stage", sorted(target.zero_stages & piped))
-        if self.dp // copies * self.cp > 1 or (self.experts and self.tp > expert_ranks):
+        if host or self.dp // copies * self.cp > 1 or (self.experts and self.tp > expert_ranks):
             return wanted
         return wanted[:1] if self.problem.profile.working_copy else [z for z in wanted if z in (wanted[0], 3)]

@@ -281,6 +281,11 @@ def _sharding_rules(problem: Problem) -> tuple[Rule, ...]:
             f"{cluster.accelerator.name} has {'a' if linked else 'no'} link to host memory",
             lambda m: (m.offload == 0) | linked,
         ),
+        Rule(
+            "offloaded states are split",
+            "offloading needs ZeRO 1 to 3, that of parameters ZeRO-3: what is whole stays on the device",
+            lambda m: (m.offload == 0) | (m.zero_stage == 3) | ((m.offload == 1) & (m.zero_stage > 0)),
+        ),
     )
 
 

@@ -36,11 +36,20 @@ def config(problem: Problem, plan: Plan) -> dict[str, Any]:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_transformer_layer_cls_to_wrap": problem.model.block_class,
             "fsdp_activation_checkpointing": "full" in plan.recompute,
-            "fsdp_offload_params": False,
+            "fsdp_offload_params": plan.offload == "parameters",
             "fsdp_cpu_ram_efficient_loading": True,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },
+        **hybrid(plan),
     }
+
+
+def hybrid(plan: Plan) -> dict[str, Any]:
+    """Return the block that says how many copies of the shards there are; nothing for one."""
+    if plan.dp_replicate == 1:
+        return {}
+    sizes = {"dp_replicate": plan.dp_replicate, "dp_shard": plan.dp // plan.dp_replicate, "tp": 1, "cp": 1}
+    return {"parallelism_config": {f"parallelism_config_{k}_size": v for k, v in sizes.items()}}
 
 
 def limits(problem: Problem, plan: Plan) -> list[str]:

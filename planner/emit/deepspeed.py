@@ -69,6 +69,7 @@ def zero(problem: Problem, plan: Plan) -> dict[str, Any]:
         "reduce_scatter": True,
         "reduce_bucket_size": bucket,
     }
+    block |= _offload(plan)
     if plan.zero_stage < 3:
         return {**block, "allgather_partitions": True, "allgather_bucket_size": bucket}
     return {
@@ -76,7 +77,15 @@ def zero(problem: Problem, plan: Plan) -> dict[str, Any]:
         "stage3_prefetch_bucket_size": bucket * 9 // 10,
         "stage3_param_persistence_threshold": 10 * hidden,
         "stage3_gather_16bit_weights_on_model_save": True,
+        **({"zero_hpz_partition_size": plan.hpz} if plan.hpz > 1 else {}),
     }
+
+
+def _offload(plan: Plan) -> dict[str, Any]:
+    """Return the blocks that move states, and weights, to host memory."""
+    host = {"device": "cpu", "pin_memory": True}
+    found = {} if plan.offload == "none" else {"offload_optimizer": host}
+    return found | ({"offload_param": host} if plan.offload == "parameters" else {})
 
 
 def _priced_elements(plan: Plan) -> int:

@@ -60,7 +60,7 @@ def test_targets_say_what_is_lost() -> None:
     listed = json.loads(run("targets", "--json").stdout)
     assert listed["fsdp"]["loses"] == [
         "every degree but data",
-        "hybrid sharding and offload",
+        "optimizer offload alone",
         "ZeRO 0 and 1",
         "recompute layer by layer",
     ]

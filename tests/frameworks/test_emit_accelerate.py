@@ -16,6 +16,8 @@ accelerate = pytest.importorskip("accelerate", reason="accelerate is not install
 CASES = {
     "zero-2": ({}, {"zero_stage": 2}),
     "full": ({}, FULL_ZERO3),
+    "hybrid": ({}, {"zero_stage": 3, "dp_replicate": 2}),
+    "offload": ({}, {"zero_stage": 3, "offload": "parameters"}),
     "fp16": ({"precision": "fp16"}, {"micro_batch_size": 4}),
     "fp32-sgd": ({"precision": "fp32", "optimizer": "sgd"}, {}),
 }
@@ -46,6 +48,7 @@ def test_every_fsdp_key_is_an_option_of_accelerate(name: str) -> None:
     known = {action.dest for action in launch_command_parser()._actions}
     assert set(config["fsdp_config"]) <= known
     assert len(config["fsdp_config"]) >= 6
+    assert set(config.get("parallelism_config", {})) <= known
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -70,7 +73,12 @@ def test_the_plugin_gets_the_plan_s_sharding(
     assert plugin.reshard_after_forward is (plan.zero_stage == 3)
     assert plugin.activation_checkpointing is ("full" in plan.recompute)
     assert plugin.transformer_cls_names_to_wrap == ["LlamaDecoderLayer"]
-    assert type(plugin.cpu_offload).__name__ == "OffloadPolicy"  # and not CPUOffloadPolicy
+    offloaded = {"none": "OffloadPolicy", "parameters": "CPUOffloadPolicy"}
+    assert type(plugin.cpu_offload).__name__ == offloaded[plan.offload]
+    assert args.use_parallelism_config is (plan.dp_replicate > 1)
+    if plan.dp_replicate > 1:
+        sizes = args.parallelism_config_dp_replicate_size, args.parallelism_config_dp_shard_size
+        assert sizes == (plan.dp_replicate, plan.dp // plan.dp_replicate)
 
 
 def test_the_trainer_takes_the_arguments() -> None:

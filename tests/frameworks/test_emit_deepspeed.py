@@ -15,6 +15,9 @@ from tests.planner.emit.cases import FULL_ZERO3, case
 deepspeed = pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
 
 CASES = {
+    "offload": ({}, {"zero_stage": 3, "offload": "parameters"}),
+    "offload-2": ({}, {"zero_stage": 2, "offload": "optimizer"}),
+    "secondary": ({}, {"zero_stage": 3, "hpz": 8}),
     **{f"zero-{stage}": ({}, {"zero_stage": stage}) for stage in range(4)},
     "full": ({}, FULL_ZERO3),
     "fp16": ({"precision": "fp16"}, {"micro_batch_size": 4}),
@@ -52,6 +55,10 @@ def test_deepspeed_reads_the_plan_s_decisions(name: str, parse) -> None:
     assert parsed.train_micro_batch_size_per_gpu == plan.micro_batch_size
     assert parsed.gradient_accumulation_steps == plan.num_microbatches
     assert parsed.zero_optimization_stage == plan.zero_stage
+    zero = parsed.zero_config
+    assert zero.zero_hpz_partition_size == plan.hpz
+    assert (zero.offload_optimizer is not None) is (plan.offload != "none")
+    assert (zero.offload_param is not None) is (plan.offload == "parameters")
     assert parsed.bfloat16_config.enabled == (plan.precision in ("bf16", "pure-bf16"))
     assert parsed.float16_config.enabled == (plan.precision == "fp16")
     checkpoints = parsed.activation_checkpointing_config.number_checkpoints

@@ -205,6 +205,12 @@ def test_sequences_that_cannot_be_cut_have_no_context_degree(name: str) -> None:
         check_mesh(problem, one_mesh(**{**GOOD, "cp": 2, "dp": 1}))
 
 
+@pytest.mark.parametrize(("what", "stage"), [("optimizer", 0), ("parameters", 1)])
+def test_what_is_gathered_whole_stays_on_the_device(what: str, stage: int) -> None:
+    with pytest.raises(MeshwrightError, match="offloaded states are split"):
+        check_mesh(_problem(), one_mesh(**{**GOOD, "offload": what, "zero_stage": stage}))
+
+
 def test_offload_needs_a_link_to_the_host() -> None:
     base = _problem()
     device = replace(base.cluster.accelerator, host_link=None)
@@ -214,8 +220,11 @@ def test_offload_needs_a_link_to_the_host() -> None:
         check_mesh(alone, one_mesh(**GOOD, offload="optimizer"))
 
 
-@pytest.mark.parametrize("target", ["deepspeed", "fsdp"])
-@pytest.mark.parametrize("degree", ["cp", "ep", "etp", "dp_replicate", "hpz", "ulysses"])
+@pytest.mark.parametrize(
+    ("target", "degree"),
+    [(t, d) for t in ("deepspeed", "fsdp") for d in ("cp", "ep", "etp", "ulysses")]
+    + [("deepspeed", "dp_replicate"), ("fsdp", "hpz")],
+)
 def test_targets_without_a_word_for_a_degree_refuse_it(target: str, degree: str) -> None:
     plain = {**GOOD, "tp": 1, "pp": 1, "dp": 16, "sequence_parallel": False, "zero_stage": 3}
     with pytest.raises(MeshwrightError, match=f"target {degree}: "):
