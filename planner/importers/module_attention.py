@@ -274,9 +274,11 @@ def _visible(flow: Flow, masks: list[tuple[int, str, bool]], queries: int, keys:
         known = flow.value(index).known
         if known is None:
             return None
-        array = known.numpy() if str(known.dtype) == "torch.bool" else known.float().numpy() > HIDDEN_BELOW
+        array: Any = (
+            known.numpy() if str(known.dtype) == "torch.bool" else known.float().numpy() > HIDDEN_BELOW
+        )
         array = np.logical_not(array) if hides else np.asarray(array)
-        both = np.broadcast_to(array, np.broadcast_shapes(array.shape, (queries, keys)))
+        both: Any = np.broadcast_to(array, np.broadcast_shapes(array.shape, (queries, keys)))
         both = both.reshape(-1, queries, keys).any(axis=0)
         seen = both if seen is None else seen & both
     return seen

@@ -57,9 +57,13 @@ def _from_config(module: Any) -> dict[str, Any]:
 
 def example_length(config: Any) -> int:
     """Return a length at which a sliding window shows in the mask and positions are allowed."""
-    window = getattr(config, "sliding_window", None)
     longest = getattr(config, "max_position_embeddings", None) or LONGEST_MASK
-    length = DEFAULT_LENGTH
-    if isinstance(window, int) and window + DEFAULT_LENGTH <= LONGEST_MASK:
-        length = window + DEFAULT_LENGTH
+    parts = [config, getattr(config, "text_config", None)]
+    windows = [
+        size
+        for part in parts
+        for name, size in getattr(part, "__dict__", {}).items()
+        if ("window" in name or name == "local_attention") and type(size) is int
+    ]
+    length = DEFAULT_LENGTH + max((w for w in windows if w + DEFAULT_LENGTH <= LONGEST_MASK), default=0)
     return min(length, int(longest))

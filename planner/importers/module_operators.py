@@ -6,83 +6,25 @@ What is kept for the backward pass: what products, attention, norms and activati
 the layer's input and output, which the memory model adds; sums and rotations need nothing.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import isclose
 from typing import Literal
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.loss import FULL_LOGITS
-from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
+from meshwright.costmodels.operators import Gemm, Operator, Part, Pointwise
 from meshwright.costmodels.rows import Contraction, OnRows
 from meshwright.costmodels.shared import SharedGemm
 from meshwright.costmodels.vocabulary import CrossEntropy, Embedding
-from meshwright.planner.importers.module_claims import Claims
-from meshwright.planner.importers.module_flow import Flow
-from meshwright.planner.importers.module_layers import Stretch
-from meshwright.planner.importers.module_mixture import Mixture, mixture_of
-from meshwright.planner.importers.module_nodes import Node, Product
-from meshwright.planner.importers.module_sharding import Links, Shard, shards
-from meshwright.planner.pieces import vocabulary, wide
+from meshwright.planner.importers.module_mixture import Mixture
+from meshwright.planner.importers.module_nodes import Node
+from meshwright.planner.importers.module_parts import Parts
+from meshwright.planner.importers.module_saving import Saving
+from meshwright.planner.importers.module_sharding import Shard
+from meshwright.planner.pieces import vocabulary
 
 
-@dataclass
-class Layer:
-    """One layer being lowered.
-
-    Attributes
-    ----------
-    flow, stretch, index, claims
-        The trace, what part of it, its number, and who counts which parameter.
-    vocabulary
-        Rows of the token table, 0 without one.
-    context
-        Roots of the other stream's activations (cross attention).
-    is_source
-        Whether this layer makes such activations for others, and keeps them.
-    """
-
-    flow: Flow
-    stretch: Stretch
-    index: int
-    claims: Claims
-    nodes: Sequence[Node]
-    vocabulary: int
-    context: frozenset[int] = frozenset()
-    is_source: bool = False
-    operators: list[Operator] = field(default_factory=list)
-    tied: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.links = Links(self.flow, self.nodes)
-        self.shards = shards(self.links, self.vocabulary, inferred=self.stretch.role == "block")
-        self.split: dict[int, Part] = {}
-        self.partial: dict[int, float] = {}
-        self.entered: set[int] = set()
-        self.mixtures = {n.at: mixture_of(self.links, n) for n in self.nodes if n.kind == "experts"}
-        self.done = {at for m in self.mixtures.values() for at in m.absorbed}
-
-    def width(self, root: int) -> int | float:
-        """Return the features per token of a value."""
-        return self.per_token(self.flow.value(root).size)
-
-    def per_token(self, elements: int) -> int | float:
-        """Return elements per token of the layer."""
-        share = elements / self.stretch.tokens
-        return int(share) if share.is_integer() else share
-
-    def name(self, wanted: str) -> str:
-        """Return a name that no operator of the layer has."""
-        names = {op.name for op in self.operators}
-        if wanted not in names:
-            return wanted
-        return next(f"{wanted}_{i}" for i in range(2, 10**6) if f"{wanted}_{i}" not in names)
-
-    def label(self, node: Node, other: str) -> str:
-        """Return a node's module within the layer, or another word where the layer itself ran it."""
-        base = self.stretch.path
-        path = node.scope.removeprefix(base).lstrip(".") if base else node.scope.rpartition(".")[2]
-        return path or other
+class Layer(Parts, Saving):
+    """One layer being lowered: each node becomes operators, in order."""
 
     def lower(self) -> tuple[Operator, ...]:
         """Return the layer's operators in order."""
@@ -107,38 +49,6 @@ class Layer:
         """Count the parameters of a node that another operator stands for."""
         own = node.product.weights + node.product.biases if node.product else ()
         self.extra((*node.weights, *own), "merged_weights")
-
-    def extra(self, names: Sequence[str], name: str) -> None:
-        """Count parameters that no product holds, as weights without work."""
-        for trained in (True, False):
-            chosen = [n for n in self.claims.fresh(names) if self.claims.weights[n].trained is trained]
-            if chosen:
-                size = self.claims.take(chosen, self.index)
-                self.operators.append(
-                    Pointwise(self.name(name), "sequence", 0, 0, weights=size, trained=trained)
-                )
-
-    def _leave(self, roots: list[int]) -> None:
-        """Reduce partial sums that are read next, all in one collective."""
-        if roots:
-            width = max(self.partial.pop(root) for root in roots)
-            self.operators.append(Boundary(self.name("exit"), "exit", width))
-
-    def _gather(self, roots: list[int]) -> None:
-        """Enter the tensor-parallel region with values that meet split ones (MLA's rotary keys)."""
-        for root in roots:
-            if root in self.links.maker or root == self.stretch.given:
-                self._enter(root)
-
-    def _enter(self, root: int) -> None:
-        if root in self.entered:
-            return
-        self.entered.add(root)
-        if root in self.context:
-            width = self.flow.value(root).shape[-1]
-            self.operators.append(Boundary(self.name("context_enter"), "enter", width, on="context"))
-        else:
-            self.operators.append(Boundary(self.name("enter"), "enter", self.width(root)))
 
     def product(self, node: Node) -> None:
         """Lower a product, and with it those beside it that read the same tensor for the same purpose."""
@@ -169,44 +79,6 @@ class Layer:
 
     def _sinks(self, node: Node) -> set[int]:
         return {-1 if r.sink is None else r.sink.at for r in self.links.reach(node)}
-
-    def output_parts(self, node: Node) -> tuple[Part, ...]:
-        """Return a product's outputs as tensor parallelism splits them."""
-        product = node.product
-        assert product is not None
-        n = product.outputs
-        if self.shards[node.at] != "column":
-            return (wide(n),)
-        sinks = [r.sink for r in self.links.reach(node) if r.sink is not None]
-        if not sinks:
-            return (vocabulary(n) if n == self.vocabulary else Part(n, n, "columns"),)
-        attention = next((s for s in sinks if s.kind == "attention"), None)
-        if attention is not None:
-            return self._head_parts(node, attention, n)
-        inner = next((s.product.inputs for s in sinks if s.product is not None), n)
-        branches = n // inner if inner and n % inner == 0 else 1
-        return (Part(n // branches, n // branches, "ffn columns"),) * branches
-
-    def _head_parts(self, node: Node, attention: Node, n: int) -> tuple[Part, ...]:
-        """Return queries, keys and values as far as a product makes them."""
-        core = attention.core
-        assert core is not None
-        sides = {
-            "q": (core.query, core.heads * core.head_dim, core.heads),
-            "k": (core.key, core.kv_heads * core.head_dim, core.kv_heads),
-            "v": (core.value, core.kv_heads * core.v_head_dim, core.kv_heads),
-        }
-        made = [s for s, (value, _, _) in sides.items() if node in self.links.origins(self.flow.root[value])]
-        parts = {s: self._heads_part(s, *sides[s][1:]) for s in made}
-        if parts and sum(p.features for p in parts.values()) == n:
-            return tuple(parts.values())
-        heads = core.heads if "q" in made else core.kv_heads
-        return (Part(n, heads, "attention heads"),) if n % heads == 0 else (Part(n, n, "columns"),)
-
-    def _heads_part(self, side: str, width: int, heads: int) -> Part:
-        if side == "q":
-            return Part(width, heads, "attention heads")
-        return Part(width, heads, "key/value heads", replicable=True)
 
     def _gemm(self, group: list[Node], shard: Shard, outputs: tuple[Part, ...]) -> None:
         """Append the operator of products that run as one."""
@@ -267,38 +139,6 @@ class Layer:
     def _count_part(self, names: tuple[str, ...], elements: int) -> int:
         """Count so many elements of the one parameter that a product uses; return how many were left."""
         return self.claims.take_part(names[0], elements, self.index) if len(names) == 1 else 0
-
-    def _input_part(self, product: Product, shard: Shard) -> Part:
-        """Return a product's inputs: a row-parallel one's as they were split before."""
-        split = self.split.get(self.flow.root[product.source])
-        if shard != "row" or split is None:
-            return wide(product.inputs)
-        k = product.inputs
-        if split.what == "key/value heads" or k % split.units:
-            return Part(k, k, "ffn columns")
-        units = k if split.what in ("ffn columns", "columns") else split.units
-        return Part(k, units, split.what)
-
-    def _bends(self, root: int) -> bool:
-        """Return whether something that needs its input, and keeps it not itself, reads a value."""
-        readers = self.links.readers.get(root, [])
-        return any(r.kind != "pointwise" or not (r.linear or r.norm) for r in readers)
-
-    def _carries(self, node: Node) -> bool:
-        """Return whether a linear node only carries data into attention, which keeps the data itself."""
-        reach = self.links.reach(node)
-        return (
-            node.linear
-            and bool(reach)
-            and all(r.sink is not None and r.sink.kind == "attention" for r in reach)
-        )
-
-    def needed(self, root: int) -> bool:
-        """Return whether the backward pass needs a value."""
-        for reader in self.links.readers.get(root, []):
-            if reader.kind != "pointwise" or not reader.linear or self._carries(reader):
-                return True
-        return False
 
     def attention(self, node: Node) -> None:
         """Lower an attention core."""
@@ -403,17 +243,6 @@ class Layer:
         if split is not None:
             self.split |= {w: self.split.get(n.reads[0], split) for n in group for w in n.writes if n.reads}
 
-    def width_read(self, node: Node) -> int | float:
-        """Return the features per token that a group reads, looked-up rows included."""
-        return self.per_token(sum(node.sizes.values()))
-
-    def _feeds(self, written: list[int]) -> bool:
-        """Return whether products with weights alone read what a group writes."""
-        readers = [r for w in written for r in self.links.readers.get(w, [])]
-        plain = all(r.kind == "product" for r in readers) and self.stretch.output not in written
-        plain = plain and self.stretch.role == "block"
-        return bool(readers) and plain
-
     def _alike(self, one: Node, other: Node) -> bool:
         if (
             other.kind != "pointwise"
@@ -449,34 +278,6 @@ class Layer:
             return "qk_norm" if group[0].norm else "rotary" if group[0].linear else "qk"
         other = "residual" if group[0].linear else "pointwise"
         return self.label(group[0], other)
-
-    def _saves(self, group: list[Node], written: list[int]) -> tuple[float, bool]:
-        """Return the features per token that a group keeps, and whether recomputing it frees them."""
-        if all(self._carries(n) for n in group):
-            return sum(self._widened(n) for n in group), False
-        given = self.is_source and not self.stretch.path
-        kept: float = sum(
-            self.width(w)
-            for w in written
-            if (self.needed(w) and w != self.stretch.output) or (given and w == self.stretch.output)
-        )
-        if all(n.linear for n in group):
-            return kept, False
-        if any(n.norm for n in group) and any(self._unsaved(r) for n in group for r in n.reads):
-            return kept + sum(self.width_read(n) for n in group if n.norm), False
-        return kept, True
-
-    def _widened(self, node: Node) -> int | float:
-        """Return what data on its way into attention keeps: nothing, unless it grew (MLA's keys)."""
-        written = sum(self.width(w) for w in node.writes)
-        return written if written > self.width_read(node) else 0
-
-    def _unsaved(self, root: int) -> bool:
-        """Return whether nobody keeps a value that a norm needs: a partial sum, or looked-up rows."""
-        maker = self.links.maker.get(root)
-        if maker is None:
-            return False
-        return maker.kind == "lookup" or self.shards.get(maker.at) == "row"
 
     def experts(self, node: Node) -> None:
         """Lower a module of experts with its router."""

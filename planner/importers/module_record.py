@@ -12,10 +12,16 @@ from typing import Any, Final
 from meshwright.planner.importers.module_experts import expert_layout
 from meshwright.planner.importers.module_fake import fake_copy
 from meshwright.planner.importers.module_inputs import call_inputs
+from meshwright.planner.importers.module_tensors import (
+    LARGEST_KNOWN,
+    asked,
+    real,
+    refs,
+    sizes,
+    storage,
+    tensors,
+)
 from meshwright.planner.importers.module_trace import Call, Op, Ref, Trace, TraceError, Value, Weight
-
-LARGEST_KNOWN: Final = 2**25
-"""Elements up to which a constant is computed for real."""
 
 RANDOM: Final = ("rand", "bernoulli", "normal_", "uniform", "multinomial", "exponential")
 """Words in the names of operations that draw numbers."""
@@ -49,32 +55,32 @@ class Recorder:
         self.trace.values.append(value)
         self.alive.append(tensor)
         self.ids[id(tensor)] = len(self.trace.values) - 1
-        self.sharing[_storage(tensor)][id(tensor)] = tensor
+        self.sharing[storage(tensor)][id(tensor)] = tensor
         return len(self.trace.values) - 1
 
     def value(self, tensor: Any) -> int:
         """Return the value of a tensor; one never seen is a constant of the code."""
         found = self.ids.get(id(tensor))
         if found is None:
-            known = _real(tensor)
+            known = real(tensor)
             found = self._note(tensor, Value(tuple(tensor.shape), known=known))
         return found
 
     def give(self, tensor: Any, fake: Any) -> None:
         """Note an input: floating ones are active; of others the values are known if they lie in memory."""
         active = bool(fake.is_floating_point())
-        known = None if active else _real(tensor)
+        known = None if active else real(tensor)
         self._note(fake, Value(tuple(fake.shape), active=active, from_input=True, known=known))
 
     def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run one operation, on fakes and, where all is known, for real; and write it down."""
         name = func._schema.name.split("::")[-1]
-        leaves = _tensors((args, kwargs))
+        leaves = tensors((args, kwargs))
         known = self._known(func, name, leaves, args, kwargs)
         if name in ("_local_scalar_dense", "is_nonzero", "equal") and known is not None:
             return known
         out = func(*args, **kwargs)
-        if func.namespace == "prim" or not _tensors(out):
+        if func.namespace == "prim" or not tensors(out):
             return out
         self._write(name, args, kwargs, leaves, out, known)
         return out
@@ -82,19 +88,19 @@ class Recorder:
     def _write(self, name: str, args: Any, kwargs: Any, leaves: list[Any], out: Any, known: Any) -> None:
         values = self.trace.values
         inputs = tuple(self.value(t) for t in leaves)
-        refs = _refs(args, self.value), _refs(kwargs, self.value)
+        given = refs(args, self.value), refs(kwargs, self.value)
         shapes = name in LIKE or name.startswith("new_")
         active = not shapes and any(values[i].active for i in inputs)
         from_input = not shapes and any(values[i].from_input for i in inputs)
         random = any(word in name for word in RANDOM) or any(values[i].random for i in inputs)
         index = len(self.trace.ops)
         outputs = []
-        for fake, real in zip(_tensors(out), _tensors(known) or [None] * len(_tensors(out)), strict=False):
-            value = Value(tuple(fake.shape), index, active=active, from_input=from_input, known=real)
+        for fake, fact in zip(tensors(out), tensors(known) or [None] * len(tensors(out)), strict=False):
+            value = Value(tuple(fake.shape), index, active=active, from_input=from_input, known=fact)
             value.random = random and not active
             outputs.append(self._note(fake, value))
         scope, kind = self.stack[-1] if self.stack else ("", "")
-        self.trace.ops.append(Op(index, name, refs[0], refs[1], inputs, tuple(outputs), scope, kind))
+        self.trace.ops.append(Op(index, name, given[0], given[1], inputs, tuple(outputs), scope, kind))
         if name.endswith("_") and leaves and outputs:
             self._spread(leaves[0], outputs[0])
 
@@ -104,7 +110,7 @@ class Recorder:
         Wider ones now depend on what was written; the views of narrower ones are left as they were.
         """
         values = self.trace.values
-        for other in list(self.sharing[_storage(written)].values()):
+        for other in list(self.sharing[storage(written)].values()):
             old = self.ids[id(other)]
             if id(other) == id(written) or values[old].size < values[value].size:
                 continue
@@ -116,9 +122,9 @@ class Recorder:
             new.known = values[old].known if values[value].known is not None else None
             scope, kind = self.stack[-1] if self.stack else ("", "")
             name = "alias" if whole else "slice_scatter"
-            refs = tuple(Ref(i) for i in inputs)
+            both = tuple(Ref(i) for i in inputs)
             index = self._note(other, new)
-            self.trace.ops.append(Op(len(self.trace.ops), name, refs, {}, inputs, (index,), scope, kind))
+            self.trace.ops.append(Op(len(self.trace.ops), name, both, {}, inputs, (index,), scope, kind))
 
     def _known(self, func: Any, name: str, leaves: list[Any], args: Any, kwargs: Any) -> Any:
         """Return the operation's real result if it follows from constants and is small, else None."""
@@ -130,11 +136,11 @@ class Recorder:
         if any(v.known is None for v in values) or any(v.active for v in values):
             return None
         if func.namespace == "prim" or any(word in name for word in FREE):
-            scalar = name in ("rand", "uniform_") and not any(_sizes(args))
+            scalar = name in ("rand", "uniform_") and not any(sizes(args))
             return torch.tensor(0.5) if scalar else None
         if max([v.size for v in values], default=0) > LARGEST_KNOWN:
             return None
-        if not leaves and _asked(args) > LARGEST_KNOWN:
+        if not leaves and asked(args) > LARGEST_KNOWN:
             return None
 
         def swap(x: Any) -> Any:
@@ -150,14 +156,14 @@ class Recorder:
         """Note that a submodule's forward pass begins."""
         self.stack.append((path, kind))
         call = Call(path, kind, len(self.trace.ops))
-        call.inputs = tuple(self.value(t) for t in _tensors(given))
+        call.inputs = tuple(self.value(t) for t in tensors(given))
         self.trace.calls.append(call)
         return call
 
     def leave(self, call: Call, out: Any) -> None:
         """Note that it ended."""
         call.stop = len(self.trace.ops)
-        call.outputs = tuple(self.value(t) for t in _tensors(out))
+        call.outputs = tuple(self.value(t) for t in tensors(out))
         self.stack.pop()
 
 
@@ -196,7 +202,7 @@ def record(module: Any, example: Any) -> Trace:
             raise
         except Exception as error:
             raise _explained(recorder, error) from error
-    trace.outputs = tuple(recorder.value(t) for t in _tensors(out) or _tensors(getattr(out, "__dict__", {})))
+    trace.outputs = tuple(recorder.value(t) for t in tensors(out) or tensors(getattr(out, "__dict__", {})))
     return trace
 
 
@@ -254,7 +260,7 @@ def _experts(recorder: Recorder, module: Any, layout: Any, args: Any, kwargs: An
     """Stand for the experts' forward pass: the shape of its first input comes out, one operation is noted."""
     import torch
 
-    leaves = _tensors((args, kwargs))
+    leaves = tensors((args, kwargs))
     hidden = next(t for t in leaves if t.is_floating_point())
     own = list(module.parameters(recurse=False))
     out = torch.empty_like(hidden)
@@ -270,51 +276,6 @@ def _dispatch_mode(recorder: Recorder) -> Any:
         return recorder.dispatch(func, args, kwargs or {})
 
     return type("Recording", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
-
-
-def _storage(tensor: Any) -> int:
-    """Return what tensors that share memory have in common."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # a tensor without memory of its own (sparse, wrapped)
-        return -id(tensor)
-
-
-def _real(tensor: Any) -> Any:
-    """Return a tensor that lies in this machine's memory, else None."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if isinstance(tensor, FakeTensor):
-        return getattr(tensor, "constant", None)
-    return None if tensor.device.type != "cpu" or tensor.numel() > LARGEST_KNOWN else tensor
-
-
-def _tensors(tree: Any) -> list[Any]:
-    """Return the tensors in a tree of arguments; outputs of models are trees or objects with values."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
-
-
-def _refs(tree: Any, value: Callable[[Any], int]) -> Any:
-    """Return arguments with each tensor replaced by its reference."""
-    import torch
-    from torch.utils._pytree import tree_map
-
-    return tree_map(lambda x: Ref(value(x)) if isinstance(x, torch.Tensor) else x, tree)
-
-
-def _sizes(args: Any) -> list[int]:
-    return [n for a in args if isinstance(a, (list, tuple)) for n in a]
-
-
-def _asked(args: Any) -> int:
-    """Return the elements that a factory function is asked for, at most."""
-    size = 1
-    for n in _sizes(args) or [a for a in args if isinstance(a, int)]:
-        size *= max(1, abs(n))
-    return size
 
 
 def _weights(twin: Any) -> dict[str, Weight]:

@@ -37,7 +37,7 @@ DECODERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "Gemma2": ({**GROUPED, "head_dim": 32, "sliding_window": 40}, EAGER),
     "GPT2": ({"n_embd": 64, "n_head": 4, "n_layer": 3, "n_inner": 128}, BOTH),
     "GPTNeoX": ({}, BOTH),
-    "OPT": ({"ffn_dim": 128, "word_embed_proj_dim": 32}, BOTH),
+    "OPT": ({"ffn_dim": 128, "word_embed_proj_dim": 64}, BOTH),
     "Phi3": (GROUPED, BOTH),
     "Falcon": ({"ffn_hidden_size": 128}, BOTH),
     "Bloom": ({"n_layer": 3, "n_head": 4}, EAGER),
@@ -234,13 +234,13 @@ def test_full_size_class_is_read_without_memory_and_planned() -> None:
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    start = time.process_time()
     graph = from_module(model, name="llama-3.1-8b")
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert graph.parameters == 8_030_261_248
     assert grown < 1e9  # the weights are 16e9 bytes
-    assert seconds < 120  # some 5 s on an idle core
+    assert seconds < 60  # some 3 s on an idle core
     job = {"sequence_length": 4096, "global_batch_size": 64}
     code, file = solve(graph, "dgx-h100:1", job), solve("llama-3.1-8b", "dgx-h100:1", job)
     assert code.status == file.status == "OPTIMAL"
