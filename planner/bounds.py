@@ -105,8 +105,8 @@ class Looks:
         Lost in every pass of a chunk, between stages, and of the weight gradients.
     tail_s
         What follows the pipeline at least.
-    floor_bytes
-        What the fullest rank holds at least.
+    floor_bytes, host_bytes
+        What the fullest rank holds at least, on the device and of states in host memory.
     """
 
     layers_s: FloatArray
@@ -116,6 +116,7 @@ class Looks:
     weight_s: FloatArray
     tail_s: FloatArray
     floor_bytes: FloatArray
+    host_bytes: FloatArray
 
     def take(self, rows: IntArray) -> "Looks":
         """Return the looks at some rows."""
@@ -139,6 +140,7 @@ def look(setting: Setting, s: Strategies, tables: Tables, want: Demand) -> Looks
         weight_s=(tables.weight_s * want.layers).sum(axis=-1),
         tail_s=_tail(setting, s, tables, want),
         floor_bytes=_memory_floor(setting, s, tables, want),
+        host_bytes=(tables.host_bytes * want.layers).sum(axis=-1) / s.pp,
     )
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
+from meshwright.costmodels.offload import host_memory_share_bytes
 from meshwright.costmodels.schedule import StaticSchedule, build, settled
 from meshwright.costmodels.strategy import Setting
 from meshwright.costmodels.tables import Tables
-from meshwright.planner.bounds import Demand, Looks, demand, look, quick_bounds
+from meshwright.planner.bounds import SAFETY, Demand, Looks, demand, look, quick_bounds
 from meshwright.planner.chunking import chunk_cuts
 from meshwright.planner.cpsat.mesh_solver import MeshTask
 from meshwright.planner.fill import Filled, fill
@@ -151,7 +152,8 @@ def survey(problem: Problem) -> Field:
     store = TableStore(common, meshes)
     looks = _looks(common, want, store)
     quick = quick_bounds(meshes.strategies(), looks)
-    bounds = np.where(looks.floor_bytes <= usable, quick, np.inf)
+    crowded = looks.host_bytes * SAFETY > host_memory_share_bytes(problem.cluster)
+    bounds = np.where((looks.floor_bytes <= usable) & ~crowded, quick, np.inf)
     order = np.argsort(bounds, kind="stable")
     return Field(
         problem=problem,
@@ -165,5 +167,9 @@ def survey(problem: Problem) -> Field:
         forward_share=looks.forward_share,
         floor_bytes=looks.floor_bytes,
         order=order[np.isfinite(bounds[order])],
-        discarded=discarded | {"memory floor": int((looks.floor_bytes > usable).sum())},
+        discarded=discarded
+        | {
+            "memory floor": int((looks.floor_bytes > usable).sum()),
+            "host memory floor": int((crowded & (looks.floor_bytes <= usable)).sum()),
+        },
     )

@@ -1,11 +1,18 @@
 """What discards a mesh is never above the exact price of any plan of that mesh that fits."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from meshwright.planner.bounds import look, quick_bounds
+from meshwright.planner.field import survey
 from meshwright.planner.given import equal_chunk_bounds
+from meshwright.planner.job import Job
+from meshwright.planner.pins import read_pins
+from meshwright.planner.problem import Problem
 from meshwright.planner.stage_bounds import in_flight_floor, stage_bounds
+from tests.planner.emit.cases import case, cluster, model
 from tests.planner.small import SEEDS, fields, known
 
 
@@ -70,3 +77,15 @@ def test_a_rank_of_1f1b_holds_a_micro_batch_for_each_rank_behind_it() -> None:
     floor = in_flight_floor(s)
     for row in np.flatnonzero((s.pp == 3) & (s.vpp == 1) & (np.array(s.schedule) == "1f1b")):
         assert floor[row, :3].tolist() == np.minimum(s.num_microbatches[row], [3, 2, 1]).tolist()
+
+
+def test_states_that_host_memory_cannot_hold_are_set_aside() -> None:
+    """Llama-3.1-8B's moments and masters are 12 bytes a parameter: 96 GB over a node, ZeRO or not."""
+    _, plan = case(machines="dgx-h100:1")
+    job = Job(plan.global_batch_size, plan.sequence_length, choices=read_pins({"offload": "optimizer"}))
+    small = replace(cluster("dgx-h100:1"), host_memory_bytes=50e9)
+    tight, roomy = survey(Problem(model(), small, job)), survey(Problem(model(), cluster("dgx-h100:1"), job))
+    assert len(tight.meshes) == len(roomy.meshes) > 0
+    assert not np.isfinite(tight.bounds).any()
+    assert tight.discarded["host memory floor"] > 0
+    assert np.isfinite(roomy.bounds).any()
