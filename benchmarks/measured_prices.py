@@ -1,26 +1,21 @@
 """Published runs priced by the planner's own cost models, in batches of runs that share a setting."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
 
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
 from benchmarks.row_model import graph_of, predicts_ahead
 from benchmarks.row_strategy import sequences_of, write
-from benchmarks.rows import Row
-from meshwright.costmodels.arrays import IntArray
+from benchmarks.rows import Row, counter_of
 from meshwright.costmodels.memory import ITEMS
 from meshwright.costmodels.schedule import rank_of_chunk
-from meshwright.costmodels.step import Price, price
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.batch import Case, CasePrice, price_cases
 from meshwright.planner.job import Job
-from meshwright.planner.meshes import Meshes, mesh_of
+from meshwright.planner.meshes import mesh_of
 from meshwright.planner.plan import Plan
-from meshwright.planner.pricing import counts, setting
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import rules
 from meshwright.planner.strategy import chunks_from, plan_from
@@ -94,9 +89,9 @@ class Priced:
         """What the row's own metric sees of the peak: allocated, reserved, or all of the device."""
         if self.memory is None:
             return None
-        metric = (self.row.memory_metric or "").lower()
-        hidden = () if "nvidia-smi" in metric else OUTSIDE_ALLOCATOR
-        if "allocated" in metric or "active" in metric:
+        counter = counter_of(self.row)
+        hidden = () if counter == "nvidia-smi" else OUTSIDE_ALLOCATOR
+        if counter in ("allocated", "active"):
             hidden = (*hidden, "fragmentation")
         return sum(v for item, v in self.memory.items() if item not in hidden)
 
@@ -148,71 +143,26 @@ def price_rows(rows: Iterable[Row], detail: bool = False) -> list[Priced]:
     """
     every = tuple(rows)
     answers: dict[str, Priced] = {}
-    groups: dict[tuple[object, ...], list[Expressed]] = defaultdict(list)
+    runs: list[Expressed] = []
     for row in every:
         try:
-            run = express(row)
+            runs.append(express(row))
         except MeshwrightError as error:
             answers[row.id] = Priced(row, reason=str(error))
-        else:
-            groups[_shared(run)].append(run)
-    for runs in groups.values():
-        answers |= {priced.row.id: priced for priced in _price_group(runs, detail)}
+    prices = price_cases([Case(run.problem, run.plan) for run in runs], detail)
+    answers |= {run.row.id: _priced(run, got) for run, got in zip(runs, prices, strict=True)}
     return [answers[row.id] for row in every]
 
 
-def _shared(run: Expressed) -> tuple[object, ...]:
-    """Return what makes runs share a setting: all but the number of blocks that the outermost tier joins.
-
-    A group's time follows from the blocks that it joins, not from those of the whole cluster, so the
-    largest cluster of a group prices the others exactly (rings and tori, which wrap around, excepted).
-    """
-    problem, job = run.problem, run.problem.job
-    cluster = problem.cluster
-    fabric: object = id(cluster)
-    if cluster.tiers[-1].kind not in ("ring", "torus", "line"):
-        outermost = replace(cluster.tiers[-1], fan_out=1)
-        fabric = (id(cluster.accelerator), cluster.tiers[:-1], outermost, cluster.devices_per_host)
-    names = (job.sequence_length, job.precision, job.optimizer, job.profile, job.loss, job.tuning)
-    return (id(problem.base), fabric, *names)
-
-
-def _price_group(runs: Sequence[Expressed], detail: bool) -> list[Priced]:
-    try:
-        got = _price(runs, detail)
-    except MeshwrightError as error:
-        if len(runs) == 1:
-            return [Priced(runs[0].row, runs[0], reason=str(error))]
-        return [priced for run in runs for priced in _price_group([run], detail)]
-    return [_priced(run, got, at) for at, run in enumerate(runs)]
-
-
-def _price(runs: Sequence[Expressed], detail: bool) -> Price:
-    tables = [counts(run.problem, run.plan) for run in runs]
-    strategies = joined([mesh_of(run.plan) for run in runs]).strategies()
-    widest = max(runs, key=lambda run: run.problem.cluster.num_devices)
-    return price(setting(widest.problem), strategies, _padded(tables), detail=detail)
-
-
-def joined(meshes: Sequence[Meshes]) -> Meshes:
-    """Return several batches of meshes as one."""
-    return Meshes(**{f.name: np.concatenate([getattr(m, f.name) for m in meshes]) for f in fields(Meshes)})
-
-
-def _padded(tables: Sequence[IntArray]) -> IntArray:
-    """Return layer counts of several plans, (B, C, K, M), with zeros beyond a plan's own chunks."""
-    most = max(t.shape[1] for t in tables)
-    room = [(0, 0), (0, 0), (0, 0), (0, 0)]
-    padded = [np.pad(t, [room[0], (0, most - t.shape[1]), room[2], room[3]]) for t in tables]
-    return np.concatenate(padded)
-
-
-def _priced(run: Expressed, got: Price, at: int) -> Priced:
-    fullest = int(got.peak_bytes[at].argmax())
+def _priced(run: Expressed, got: CasePrice | MeshwrightError) -> Priced:
+    if isinstance(got, MeshwrightError):
+        return Priced(run.row, run, reason=str(got))
+    batch, at = got.batch, got.row
+    fullest = int(batch.peak_bytes[at].argmax())
     return Priced(
         run.row,
         run,
-        step_time_s=float(got.step_time_s[at]),
-        breakdown={cause: float(v[at]) for cause, v in got.breakdown.items()},
-        memory={item: float(got.memory[item][at, fullest]) for item in ITEMS},
+        step_time_s=float(batch.step_time_s[at]),
+        breakdown={cause: float(v[at]) for cause, v in batch.breakdown.items()},
+        memory={item: float(batch.memory[item][at, fullest]) for item in ITEMS},
     )

@@ -33,8 +33,7 @@ TREE_FACTOR = 0.92
 
 def _members_below(span: GroupSpan) -> FloatArray:
     """Return r: members inside one sub-block of each tier, shape (..., T)."""
-    sizes = np.asarray(span.sizes, dtype=np.float64)
-    return np.asarray(np.cumprod(sizes, axis=-1) / sizes)
+    return span.members_below
 
 
 def _blocks_above(span: GroupSpan) -> FloatArray:
@@ -45,7 +44,7 @@ def _blocks_above(span: GroupSpan) -> FloatArray:
 
 def group_size(span: GroupSpan) -> FloatArray:
     """Return the ranks of the group, shape (...)."""
-    return np.asarray(np.prod(np.asarray(span.sizes, dtype=np.float64), axis=-1))
+    return span.size
 
 
 def ring_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
@@ -160,5 +159,7 @@ def collective_time(collective: Collective, tensor_bytes: Num, span: GroupSpan) 
     span
         Where the group lies; fields of shape (..., tiers).
     """
-    seconds = _FORMULAS[collective](tensor_bytes, span)
-    return np.where((group_size(span) > 1) & (np.asarray(tensor_bytes) > 0), seconds, 0.0)
+    busy = (group_size(span) > 1) & (np.asarray(tensor_bytes) > 0)
+    if not busy.any():
+        return np.zeros(busy.shape)
+    return np.where(busy, _FORMULAS[collective](tensor_bytes, span), 0.0)

@@ -18,7 +18,7 @@ from meshwright.costmodels.operators import Gemm, LayerKind, Operator
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.precision import Precision
 from meshwright.costmodels.profile import Profile
-from meshwright.costmodels.recompute import MODES, offloaded_bytes, repeated, saved_bytes, working_bytes
+from meshwright.costmodels.recompute import MODES, mode_bytes, repeated
 from meshwright.costmodels.roofline import DeviceRates, total_time
 from meshwright.costmodels.vocabulary import CrossEntropy, LossKernel
 from meshwright.costmodels.work import Group, Shape, Traffic
@@ -254,6 +254,7 @@ def price_layer(
     backward_s = runs * (_total(kind.operators, back.seconds) + _total(head, ahead.seconds))
     late = exposed_time(back.behind_gemm, 0.5 * np.asarray(backward_s)[..., None], profile.overlap_cost)
     flops = {name: runs * value for name, value in back.flops.items()}
+    held = mode_bytes(kind, shape)
     cost: dict[str, Num] = {
         "forward_s": _total(kind.operators, ahead.seconds),
         "backward_s": backward_s,
@@ -263,9 +264,9 @@ def price_layer(
         "comm_backward_s": runs * (_total(kind.operators, back.exposed) + late),
         "comm_hidden_s": ahead.hidden + runs * (back.hidden + back.behind_gemm - late),
         "comm_recompute_s": _modes([_total(ops, ahead.exposed) for ops in again]),
-        "saved_bytes": _stack([saved_bytes(kind, m, shape) for m in MODES]),
-        "working_bytes": _stack([working_bytes(kind, m, shape) for m in MODES]),
-        "offloaded_bytes": _stack([offloaded_bytes(kind, m, shape) for m in MODES]),
+        "saved_bytes": _stack(held.saved),
+        "working_bytes": _stack(held.working),
+        "offloaded_bytes": _stack(held.offloaded),
         **_parameters(kind, shape),
         "forward_flops": _total(kind.operators, ahead.flops),
         "backward_flops": _total(kind.operators, flops) + runs * _total(head, ahead.flops),

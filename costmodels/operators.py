@@ -262,7 +262,7 @@ class Pointwise:
     writes: Num
     saves: Num = 0
     mask_features: Num = 0
-    weights: int = 0
+    weights: Num = 0
     units: Num = 1
     backward_ratio: float = 1.5
     light: bool = False
@@ -278,7 +278,7 @@ class Pointwise:
 
     def parameters(self) -> int:
         """Return its scale and shift parameters."""
-        return self.weights
+        return int(self.weights)
 
     def local_parameters(self, shape: Shape) -> Num:
         """Return all of them: norms are replicated over ``tp``."""

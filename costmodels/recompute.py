@@ -11,6 +11,9 @@
 Left out: selective recompute of single products.
 """
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import numpy as np
 
 from meshwright.costmodels.arrays import Num
@@ -57,8 +60,14 @@ def input_bytes(kind: LayerKind, shape: Shape) -> Num:
     return 0.0 * whole if kind.role == "embedding" else whole
 
 
-def saved_bytes(kind: LayerKind, mode: str, shape: Shape) -> Num:
-    """Return the bytes that a layer keeps on the device for its backward pass under a recompute mode."""
+def saved_bytes(kind: LayerKind, mode: str, shape: Shape, each: Mapping[str, Num] | None = None) -> Num:
+    """Return the bytes that a layer keeps on the device for its backward pass under a recompute mode.
+
+    Parameters
+    ----------
+    each
+        What every operator saves, by its name (:func:`saved_by_operator`), if at hand.
+    """
     kept = input_bytes(kind, shape)
     if not kind.backward:
         return 0.0 * kept
@@ -66,34 +75,49 @@ def saved_bytes(kind: LayerKind, mode: str, shape: Shape) -> Num:
         return kept
     if mode == "offload" and kind.role == "block":
         return 0.0 * kept
+    saved = saved_by_operator(kind, shape) if each is None else each
     partly = mode in ("selective", "moe") and kind.role == "block"
     for op in kind.operators:
         if partly and _chosen(op, mode):
             core = isinstance(op, Attention) and not op.light
-            kept = kept + (op.saved_bytes(shape) - op.core_bytes(shape) if core else 0)  # type: ignore[attr-defined]
+            kept = kept + (saved[op.name] - op.core_bytes(shape) if core else 0)  # type: ignore[attr-defined]
         else:
-            kept = kept + op.saved_bytes(shape)
+            kept = kept + saved[op.name]
     return kept
 
 
-def offloaded_bytes(kind: LayerKind, mode: str, shape: Shape) -> Num:
-    """Return the bytes that go to host memory and come back in one forward and backward pass."""
-    if mode != "offload" or kind.role != "block":
-        return 0.0 * shape.tokens
-    return saved_bytes(kind, "none", shape)
+def saved_by_operator(kind: LayerKind, shape: Shape) -> dict[str, Num]:
+    """Return the bytes that each operator keeps for its backward pass, by its name."""
+    return {op.name: op.saved_bytes(shape) for op in kind.operators}
 
 
-def working_bytes(kind: LayerKind, mode: str, shape: Shape) -> Num:
-    """Return what lives only while the layer runs: restored tensors, gradients of one product, logits.
+class ModeBytes(NamedTuple):
+    """Bytes of a layer under each recompute mode, in the order of :data:`MODES`.
 
+    ``saved`` bytes stay on the device between forward and backward pass, ``offloaded`` ones in host memory;
+    ``working`` ones live only while the layer runs (restored tensors, gradients of one product, logits).
     With ``offload`` the neighbour's tensors travel while the layer's own are in use. Keys and values that
-    come from other ranks, and a quantised weight that is expanded for its product, count as well.
+    come from other ranks, and a quantised weight that is expanded for its product, count as working.
     """
-    restored = saved_bytes(kind, "none", shape) - saved_bytes(kind, mode, shape)
+
+    saved: tuple[Num, ...]
+    working: tuple[Num, ...]
+    offloaded: tuple[Num, ...]
+
+
+def mode_bytes(kind: LayerKind, shape: Shape) -> ModeBytes:
+    """Return what a layer saves, holds and offloads under each mode."""
+    each = saved_by_operator(kind, shape)
+    saved = {mode: saved_bytes(kind, mode, shape, each) for mode in MODES}
     transient: Num = 0.0
     for op in kind.operators:
         transient = np.maximum(transient, _transient(kind, op, shape))
-    return (2 if mode == "offload" else 1) * restored + transient
+    everything, moves = saved["none"], kind.role == "block"
+    return ModeBytes(
+        tuple(saved.values()),
+        tuple((2 if m == "offload" else 1) * (everything - kept) + transient for m, kept in saved.items()),
+        tuple(everything if m == "offload" and moves else 0.0 * shape.tokens for m in MODES),
+    )
 
 
 def _transient(kind: LayerKind, op: Operator, shape: Shape) -> Num:

@@ -13,6 +13,7 @@ jitter, and kernels slowed by communication beside them.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -78,7 +79,7 @@ class Price:
     host_bytes: FloatArray
     critical_rank: IntArray
 
-    @property
+    @cached_property
     def peak_bytes(self) -> FloatArray:
         """Bytes on each pipeline rank, (B, R)."""
         return np.asarray(np.sum([self.memory[item] for item in ITEMS], axis=0))

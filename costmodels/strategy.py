@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from meshwright.costmodels.arrays import IntArray
+from meshwright.costmodels.arrays import IntArray, Num
 from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.precision import Optimizer, Precision
 from meshwright.costmodels.profile import Profile
@@ -42,10 +42,13 @@ class Setting:
         The stream that cross attention reads, None without one.
     expert_load
         Rows of the busiest expert rank over the mean, at least 1 (or the capacity factor).
+    member
+        Which of several stacked settings each strategy belongs to, (B,); numbers that these differ in are
+        arrays of that shape (:mod:`meshwright.costmodels.stacking`). None: one setting for all strategies.
     """
 
     kinds: tuple[LayerKind, ...]
-    sequence_length: int
+    sequence_length: Num
     cluster: Cluster
     rates: DeviceRates
     precision: Precision
@@ -54,7 +57,8 @@ class Setting:
     vocab_multiple: int = 1
     streams: Mapping[str, Lengths] = field(default_factory=dict)
     context: str | None = None
-    expert_load: float = 1.0
+    expert_load: Num = 1.0
+    member: IntArray | None = None
 
     @property
     def gradient_bytes(self) -> float:

@@ -19,6 +19,7 @@ from meshwright.costmodels.offload import host_link_bytes_per_s
 from meshwright.costmodels.operators import Gemm, LayerKind
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.spans import Spans, layer_groups, state_spans
+from meshwright.costmodels.stacking import taken
 from meshwright.costmodels.states import LayerStates, layer_states
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.work import Shape
@@ -140,7 +141,7 @@ def shape_of(setting: Setting, s: Strategies, kind: LayerKind) -> Shape:
     )
 
 
-def _distinct(s: Strategies) -> tuple[IntArray, IntArray]:
+def _distinct(setting: Setting, s: Strategies) -> tuple[IntArray, IntArray]:
     """Return the first row of each distinct set of decisions that a layer's price depends on, and the way back.
 
     How a group lies counts only where the group has several members.
@@ -149,14 +150,15 @@ def _distinct(s: Strategies) -> tuple[IntArray, IntArray]:
     columns = [s.tp, s.micro_batch_size, s.sequence_parallel, s.cp, s.ulysses, s.ring, s.ep, s.etp]
     columns += [np.where(s.cp > 1, s.context_stride, 0)]
     columns += [np.where(folded, s.inner, 0), np.where(folded, s.pp, 0)]
+    columns += [] if setting.member is None else [setting.member]
     _, first, back = np.unique(np.stack(columns, axis=-1), axis=0, return_index=True, return_inverse=True)
     return first, back.reshape(-1)
 
 
 def _layer_costs(setting: Setting, s: Strategies) -> LayerCost:
     """Return layer costs with a kinds axis: (B, K, ...), each distinct set of decisions priced once."""
-    first, back = _distinct(s)
-    few = s.take(first)
+    first, back = _distinct(setting, s)
+    few, setting = s.take(first), taken(setting, first)
     groups = layer_groups(setting.cluster, few)
     costs = [
         price_layer(kind, shape_of(setting, few, kind), setting.rates, groups, setting.profile)

@@ -19,7 +19,7 @@ class Embedding:
     name: str
     vocab: Part
     hidden: Num
-    extra_rows: int = 0
+    extra_rows: Num = 0
     light: bool = False
     trained: bool = True
     expert: ClassVar[bool] = False

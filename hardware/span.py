@@ -13,6 +13,7 @@ has in *every* block that it touches, ``gcd(size, B / stride)``, or one if ``str
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -44,6 +45,26 @@ class GroupSpan:
     sizes: FloatArray
     bandwidth_bytes_per_s: FloatArray
     latency_s: FloatArray
+
+    @cached_property
+    def size(self) -> FloatArray:
+        """Ranks of the group, shape (...)."""
+        return np.asarray(np.prod(self._sizes, axis=-1))
+
+    @cached_property
+    def members_below(self) -> FloatArray:
+        """Members inside one sub-block of each tier, shape (..., num_tiers)."""
+        return np.asarray(np.cumprod(self._sizes, axis=-1) / self._sizes)
+
+    @cached_property
+    def slowest_bytes_per_s(self) -> FloatArray:
+        """Rate of the slowest tier that the group uses, all members of a sub-block together, shape (...)."""
+        together = self.members_below * self.bandwidth_bytes_per_s
+        return np.asarray(np.where(self._sizes > 1, together, np.inf).min(axis=-1))
+
+    @property
+    def _sizes(self) -> FloatArray:
+        return np.asarray(self.sizes, dtype=np.float64)
 
     @property
     def spanned_tier(self) -> IntArray:
@@ -91,7 +112,9 @@ def joined(inner: GroupSpan, outer: GroupSpan) -> GroupSpan:
     of the sub-blocks on every tier. The slower bandwidth and latency of the two counts where both use a tier.
     """
 
-    def pick(a: FloatArray, b: FloatArray, both: Callable[[FloatArray, FloatArray], FloatArray]) -> FloatArray:
+    def pick(
+        a: FloatArray, b: FloatArray, both: Callable[[FloatArray, FloatArray], FloatArray]
+    ) -> FloatArray:
         uses, also = inner.sizes > 1, outer.sizes > 1
         return np.where(uses & also, both(a, b), np.where(also, b, a))
 

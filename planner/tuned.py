@@ -10,6 +10,7 @@ Left out: inside the first layer that is trained, the input's gradients that nob
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router
@@ -34,8 +35,11 @@ def tuned(graph: ModelGraph, tuning: Tuning) -> ModelGraph:
         If a target or a stream is not in the model, more blocks are frozen than there are, or nothing is
         left to train.
     """
-    if tuning.kind == "full":
-        return graph
+    return graph if tuning.kind == "full" else _tuned(graph, tuning)
+
+
+@lru_cache(maxsize=64)
+def _tuned(graph: ModelGraph, tuning: Tuning) -> ModelGraph:
     _check_names(graph, tuning)
     treatments = _treatments(graph, tuning)
     if all(t == "frozen" for t in treatments):
