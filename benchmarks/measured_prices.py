@@ -7,6 +7,7 @@ from functools import cached_property
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
 from benchmarks.row_model import graph_of, predicts_ahead
+from benchmarks.row_profile import profile_of
 from benchmarks.row_strategy import sequences_of, write
 from benchmarks.rows import Row, counter_of
 from meshwright.costmodels.memory import ITEMS
@@ -115,7 +116,7 @@ def express(row: Row) -> Expressed:
         length,
         precision=precision,
         optimizer=optimizer,
-        profile=settings.profile_of(row),
+        profile=profile_of(row),
         headroom=0.0,
         tuning=tuning,
         mtp=predicts_ahead(row),

@@ -1,7 +1,7 @@
-"""What a published run trains with: precision recipe, optimizer, software profile, sharding, recomputation.
+"""What a published run trains with: precision recipe, optimizer, sharding, recomputation.
 
-Each reading takes the words of a row and returns the planner's word for them. Profiles follow the
-generation of the software: unfused attention of 2021 and 2022, PyTorch's sharding, DeepSpeed, Megatron-Core.
+Each reading takes the words of a row and returns the planner's word for them.
+:mod:`benchmarks.row_profile` finds the software profile.
 """
 
 import re
@@ -83,16 +83,6 @@ def _adapted(row: Row) -> tuple[tuple[str, ...], str]:
     return targets, f"adapted products not printed: {', '.join(targets)}, {whose}"
 
 
-def flash(row: Row) -> bool:
-    """Return whether attention scores stay on chip."""
-    kernel = row.stated("kernel")
-    if kernel is not None:
-        return "flash" in str(kernel)
-    if row.flash_attention is not None:
-        return row.flash_attention
-    return (row.year or _ALIGNED_LATER) >= _ALIGNED_LATER
-
-
 def fsdp(row: Row) -> bool:
     """Return whether PyTorch's sharding (or another that keeps fp32 shards alone) runs it."""
     return bool(
@@ -103,23 +93,6 @@ def fsdp(row: Row) -> bool:
 def megatron(row: Row) -> bool:
     """Return whether a descendant of Megatron-LM runs it."""
     return bool(re.search(r"megatron|nemo(?! automodel)|aa-scaling|neox", row.framework.lower()))
-
-
-def profile_of(row: Row) -> str:
-    """Return the software profile."""
-    if not flash(row):
-        return "megatron-2022"
-    if megatron(row):
-        return "megatron-core-deepep" if row.stated("moe_flex_dispatcher_backend") else "megatron-core"
-    if row.tuning in ("lora", "qlora") and re.search(
-        r"trainer|axolotl|trl|qlora|habana", row.framework.lower()
-    ):
-        return "peft"
-    if fsdp(row):
-        return "fsdp2"
-    if re.search(r"deepspeed|hf trainer|trl|axolotl", row.framework.lower()):
-        return "deepspeed"
-    return "generic"
 
 
 def sharding_of(row: Row, dp: int, slices: int = 1) -> tuple[int, int, tuple[str, ...]]:
@@ -190,6 +163,9 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
         return ("full",) * blocks, ()
     if said == "none":
         return ("none",) * blocks, ()
+    if said.startswith("selective-op") and "qkv" not in said and "save a2a" not in said:
+        half = tuple("full" if i % 2 == 0 else "selective" for i in range(blocks))
+        return half, (f"{row.recompute}: keeps every second product, priced as full in every second layer",)
     modules = row.stated("recompute_modules")
     named = f" ({', '.join(modules)})" if modules else ""
     exact = said == "selective" and not modules

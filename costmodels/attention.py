@@ -1,4 +1,4 @@
-"""The attention core: flash or unfused, causal, windowed, sparse or full, split by heads and sequence parts."""
+"""The attention core: flash or unfused, causal, windowed, sparse or full, split by heads and sequence."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
+from meshwright.costmodels.attention_kernels import AttentionKernel, find_attention_kernel
 from meshwright.costmodels.operators import Part
 from meshwright.costmodels.work import Shape, Traffic, Work
 
@@ -14,8 +15,10 @@ from meshwright.costmodels.work import Shape, Traffic, Work
 class Attention:
     """The attention core, flash or unfused, split by heads.
 
-    FLOPs: 2 products of (s x s) a head, halved when causal, banded when windowed (formulas: 4 b s^2 a d
-    full; 2 b s^2 a d causal; 4 b a d (s w - w(w-1)/2) windowed; 4 b s s' a d over a context of s' tokens).
+    An unfused kernel computes the whole square and moves its scores through memory
+    (:mod:`meshwright.costmodels.attention_kernels`). FLOPs: 2 products of (s x s) a head, halved when causal,
+    banded when windowed (formulas: 4 b s^2 a d full; 2 b s^2 a d causal; 4 b a d (s w - w(w-1)/2) windowed;
+    4 b s s' a d over a context of s' tokens).
     Flash attention's backward pass runs five products for the forward pass' two, hence 2.5 times its FLOPs
     (FlashAttention-2, arXiv 2307.08691); the unfused one runs four, hence twice.
     Saved: the output, and per head the fp32 log-sum-exp (flash) or the softmax's output (unfused; with
@@ -42,6 +45,8 @@ class Attention:
         Whether keys come from the context stream (all of them are seen).
     sinks
         Whether each head has a learned sink (one parameter).
+    core
+        Name of the kernel; empty: FlashAttention-2, or Megatron-LM's fused softmax where not ``flash``.
 
     Left out: a window that would spare a ring some of its hops.
     """
@@ -61,6 +66,7 @@ class Attention:
     sinks: bool = False
     chunk: Num | None = None
     stride: Num | None = None
+    core: str = ""
     trained: bool = True
     expert: ClassVar[bool] = False
     stored_bytes: ClassVar[float | None] = None
@@ -119,10 +125,27 @@ class Attention:
         """Return the query heads whose core one rank computes, times the sequence parts it sees of them."""
         return ceil_div(self.heads, shape.tp) / shape.cp
 
+    @property
+    def kernel(self) -> AttentionKernel:
+        """Its implementation; one that keeps scores on chip if and only if ``flash``."""
+        named = find_attention_kernel(self.core or "flash-2")
+        if named.flash == self.flash:
+            return named
+        return find_attention_kernel("flash-2" if self.flash else "megatron-softmax")
+
+    def computed_pairs(self, shape: Shape) -> Num:
+        """Return the query-key pairs of one head and sequence that are computed: all, unless flash skips."""
+        if self.flash:
+            return self.pairs(shape.sequence_length, self.keys(shape))
+        return 1.0 * shape.sequence_length * self.keys(shape)
+
     def _flops(self, shape: Shape) -> Num:
         per_pair = 2 * (self.head_dim + self.v_head_dim)
-        pairs = self.pairs(shape.sequence_length, self.keys(shape))
-        return shape.sequences * self._heads(shape) * per_pair * pairs
+        return shape.sequences * self._heads(shape) * per_pair * self.computed_pairs(shape)
+
+    def _scores(self, shape: Shape) -> Num:
+        """Return the scores that go through memory on one rank."""
+        return (not self.flash) * shape.sequences * self._heads(shape) * self.computed_pairs(shape)
 
     def _key_tokens(self, shape: Shape) -> Num:
         """Return the tokens whose keys and values a rank holds before it sees those of others."""
@@ -133,37 +156,46 @@ class Attention:
         return ceil_div(self.kv_heads, shape.tp) * (self.head_dim + self.v_head_dim)
 
     def _io_bytes(self, shape: Shape) -> Num:
-        """Return the bytes of Q, K, V and O, and of the scores if they go through memory."""
+        """Return the bytes of Q, K, V and O."""
         heads = ceil_div(self.heads, shape.tp)
-        scores = 0 if self.flash else (4 + 2 * self.dropout) * heads * self.keys(shape)
-        queries = shape.tokens * (heads * (self.head_dim + self.v_head_dim) + scores)
+        queries = shape.tokens * heads * (self.head_dim + self.v_head_dim)
         seen = self._key_tokens(shape) * (shape.cp / shape.ulysses)
         return (queries + seen * self._kv_width(shape)) * shape.element_bytes
 
-    def forward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the two products with the softmax between them."""
-        return (
-            Work(
-                "attention",
-                self._flops(shape),
-                self._io_bytes(shape),
-                k=self.keys(shape),
-                kernels=1 if self.flash else 4,
-            ),
+    def _core(self, shape: Shape, *, backward: bool) -> tuple[Work, ...]:
+        """Return the products, and of unfused kernels what runs between them.
+
+        The products of an unfused core write scores and read probabilities (forward), and write one and read
+        three such tensors backward; dropout reads and writes them once more, and a mask of one byte.
+        """
+        kernel, width, scores = self.kernel, shape.element_bytes, self._scores(shape)
+        ratio = 1.0 if not backward else 2.5 if self.flash else 2.0
+        products = Work(
+            "attention",
+            ratio * self._flops(shape),
+            (1 + backward) * self._io_bytes(shape) + (4 if backward else 2) * width * scores,
+            n=self.head_dim,
+            k=self.keys(shape),
+            kernels=1 + backward if self.flash else 2 + 2 * backward,
+            core=kernel.name,
         )
+        if self.flash:
+            return (products,)
+        own = kernel.backward_bytes if backward else kernel.forward_bytes
+        dropped = self.dropout * (2 * width + 1)
+        launches = kernel.backward_kernels if backward else kernel.forward_kernels
+        between = Work(
+            "memory", 0.0, scores * (own * width / 2 + dropped), kernels=launches - products.kernels
+        )
+        return products, between
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the two products, and the softmax between them."""
+        return self._core(shape, backward=False)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return 2.5 (flash) or 2 (unfused) times the forward products."""
-        ratio = 2.5 if self.flash else 2.0
-        return (
-            Work(
-                "attention",
-                ratio * self._flops(shape),
-                2 * self._io_bytes(shape),
-                k=self.keys(shape),
-                kernels=2 if self.flash else 6,
-            ),
-        )
+        """Return 2.5 (flash) or 2 (unfused) times the forward products, and the softmax's gradient."""
+        return self._core(shape, backward=True)
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
         """Return the exchange of heads, and of keys and values (none without context parallelism)."""
@@ -209,6 +241,7 @@ class Attention:
     def core_bytes(self, shape: Shape) -> Num:
         """Return what recomputing the core alone frees: the scores, or flash's log-sum-exp."""
         heads = ceil_div(self.heads, shape.tp)
-        per_score = shape.element_bytes * (1 + self.dropout) + self.dropout
+        kept = self.kernel.saved_bytes * shape.element_bytes / 2
+        per_score = kept + (shape.element_bytes + 1) * self.dropout
         per_token = 4 if self.flash else per_score * self.keys(shape)
         return shape.tokens * heads * per_token

@@ -12,8 +12,10 @@ import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, Num
 from meshwright.costmodels.attention import Attention
+from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.collectives import collective_time, dispatch_time
-from meshwright.costmodels.moe import ExpertGemm
+from meshwright.costmodels.fusion import unfused
+from meshwright.costmodels.moe import Exchange, ExpertGemm
 from meshwright.costmodels.operators import Gemm, LayerKind, Operator
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.precision import Precision
@@ -21,7 +23,7 @@ from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.recompute import MODES, mode_bytes, repeated
 from meshwright.costmodels.roofline import DeviceRates, total_time
 from meshwright.costmodels.vocabulary import CrossEntropy, LossKernel
-from meshwright.costmodels.work import Group, Shape, Traffic
+from meshwright.costmodels.work import Group, Shape, Traffic, Work
 from meshwright.hardware.span import GroupSpan
 
 CAUSES = ("tensor_parallel", "context_parallel", "expert_parallel")
@@ -65,6 +67,10 @@ class LayerCost:
         Executed on one rank, (...).
     recompute_flops
         (..., M).
+    forward_launches, backward_launches
+        Kernels and collectives that the host issues, (...).
+    recompute_launches
+        (..., M).
     """
 
     forward_s: FloatArray
@@ -84,12 +90,15 @@ class LayerCost:
     forward_flops: FloatArray
     backward_flops: FloatArray
     recompute_flops: FloatArray
+    forward_launches: FloatArray
+    backward_launches: FloatArray
+    recompute_launches: FloatArray
 
 
 def adapt(
     kind: LayerKind, profile: Profile, loss: LossKernel, precision: Precision | None = None
 ) -> LayerKind:
-    """Return the kind as a stack runs it: its attention kernel, its cross entropy, its low-precision products.
+    """Return the kind as a stack runs it: attention kernel, cross entropy, fusion, low-precision products.
 
     The products of blocks run in the recipe's 8- or 4-bit type; embedding, head and router do not
     (Transformer Engine; arXiv 2412.19437, section 3.3.1).
@@ -99,21 +108,23 @@ def adapt(
 
     def swap(op: Operator) -> Operator:
         if isinstance(op, Attention):
-            return replace(op, flash=profile.flash_attention)
+            kernel = find_attention_kernel(profile.attention)
+            return replace(op, flash=kernel.flash, core=kernel.name)
         if isinstance(op, CrossEntropy):
             return replace(op, kernel=loss)
         if low and isinstance(op, Gemm | ExpertGemm):
             return replace(op, low_precision=True)
-        return op
+        return unfused(op, profile.fusions)
 
     return replace(kind, operators=tuple(swap(op) for op in kind.operators))
 
 
 class _Pass(NamedTuple):
-    """What each operator costs in one pass, by its name: seconds, FLOPs, and exposed seconds by cause."""
+    """What each operator costs in one pass, by its name: seconds, FLOPs, launches, exposed seconds."""
 
     seconds: dict[str, Num]
     flops: dict[str, Num]
+    launches: dict[str, Num]
     exposed: dict[str, FloatArray]
     behind_gemm: FloatArray
     hidden: FloatArray
@@ -130,14 +141,16 @@ def traffic_time(traffic: Traffic, groups: Mapping[Group, GroupSpan], profile: P
         return np.float64(0.0)
     span = groups[traffic.group]
     if traffic.collective == "dispatch":
-        return dispatch_time(
+        seconds = dispatch_time(
             traffic.bytes,
             traffic.copies,
             span,
             deduplicated=profile.expert_dispatch == "deduplicated",
             node_limit=traffic.node_limit,
         )
-    return collective_time(traffic.collective, traffic.bytes, span)
+    else:
+        seconds = collective_time(traffic.collective, traffic.bytes, span)
+    return seconds / profile.layer_rate
 
 
 def _by_cause(cause: int, seconds: Num) -> FloatArray:
@@ -155,7 +168,7 @@ def _pass(
     backward: bool,
 ) -> _Pass:
     """Return the cost of every operator in one direction: what recompute modes repeat is priced once."""
-    seconds, flops, exposed = {}, {}, {}
+    seconds, flops, launches, exposed = {}, {}, {}, {}
     behind = hidden = np.zeros(len(CAUSES))
     share = (profile.overlap_tensor, 0.0, profile.overlap_experts)
     for op in kind.operators:
@@ -163,11 +176,16 @@ def _pass(
         seconds[op.name] = total_time(works, rates, profile, backward) + _cast_time(
             op, shape, rates, backward
         )
+        if isinstance(op, Exchange):
+            waits = op.direction == "dispatch" and not backward
+            seconds[op.name] = seconds[op.name] / profile.permute_fraction + waits * profile.dispatch_sync_s
         flops[op.name] = sum((w.flops for w in works), start=np.float64(0.0))
+        launches[op.name] = sum((_launches(w) for w in works), start=np.float64(0.0))
         own = np.zeros(len(CAUSES))
         for traffic in op.traffic(shape)[backward]:
             needs = traffic_time(traffic, groups, profile)
             cause = _CAUSE[traffic.group]
+            launches[op.name] = launches[op.name] + (np.asarray(needs) > 0)
             if traffic.hidden_behind == "gemm":
                 behind = behind + _by_cause(cause, needs)
                 continue
@@ -177,7 +195,12 @@ def _pass(
             own = own + _by_cause(cause, late)
             hidden = hidden + _by_cause(cause, needs - late)
         exposed[op.name] = own
-    return _Pass(seconds, flops, exposed, behind, hidden)
+    return _Pass(seconds, flops, launches, exposed, behind, hidden)
+
+
+def _launches(work: Work) -> Num:
+    """Return the kernels that the host issues for a piece of work."""
+    return work.kernels * (np.asarray(work.bytes) > 0)
 
 
 def _cast_time(op: Operator, shape: Shape, rates: DeviceRates, backward: bool) -> Num:
@@ -200,6 +223,13 @@ def _weight_seconds(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: 
     """Return the seconds of weight gradients in the backward pass."""
     works = (w for op in kind.operators for w in op.backward(shape) if w.weight_gradient)
     return total_time(tuple(works), rates, profile, True)
+
+
+def _accumulation_s(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: Profile) -> Num:
+    """Return the seconds to add a micro-batch's gradients to the accumulated ones."""
+    trained = (op.local_parameters(shape) for op in kind.operators if op.trained)
+    moved = profile.accumulation_bytes * sum(trained, start=np.float64(0.0))
+    return moved / (rates.memory_bytes_per_s * rates.memory_fraction)
 
 
 def _head_repeat(kind: LayerKind) -> tuple[Operator, ...]:
@@ -251,14 +281,15 @@ def price_layer(
     again = [repeated(kind, mode, profile) for mode in MODES]
     head = _head_repeat(kind)
     runs = float(kind.backward)
-    backward_s = runs * (_total(kind.operators, back.seconds) + _total(head, ahead.seconds))
+    adding = _accumulation_s(kind, shape, rates, profile)
+    backward_s = runs * (_total(kind.operators, back.seconds) + _total(head, ahead.seconds) + adding)
     late = exposed_time(back.behind_gemm, 0.5 * np.asarray(backward_s)[..., None], profile.overlap_cost)
     flops = {name: runs * value for name, value in back.flops.items()}
     held = mode_bytes(kind, shape)
     cost: dict[str, Num] = {
         "forward_s": _total(kind.operators, ahead.seconds),
         "backward_s": backward_s,
-        "weight_s": runs * _weight_seconds(kind, shape, rates, profile),
+        "weight_s": runs * (_weight_seconds(kind, shape, rates, profile) + adding),
         "recompute_s": _stack([_total(ops, ahead.seconds) for ops in again]),
         "comm_forward_s": _total(kind.operators, ahead.exposed),
         "comm_backward_s": runs * (_total(kind.operators, back.exposed) + late),
@@ -271,6 +302,9 @@ def price_layer(
         "forward_flops": _total(kind.operators, ahead.flops),
         "backward_flops": _total(kind.operators, flops) + runs * _total(head, ahead.flops),
         "recompute_flops": _stack([_total(ops, ahead.flops) for ops in again]),
+        "forward_launches": _total(kind.operators, ahead.launches),
+        "backward_launches": runs * (_total(kind.operators, back.launches) + _total(head, ahead.launches)),
+        "recompute_launches": _stack([_total(ops, ahead.launches) for ops in again]),
     }
     return _broadcast(cost)
 
@@ -282,6 +316,7 @@ _AXES: Mapping[str, tuple[int, ...]] = {
     "working_bytes": _M,
     "offloaded_bytes": _M,
     "recompute_flops": _M,
+    "recompute_launches": _M,
     "comm_forward_s": _C,
     "comm_backward_s": _C,
     "comm_hidden_s": _C,

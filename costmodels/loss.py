@@ -5,6 +5,12 @@ Bytes per logit on one rank, by counting tensors of a bf16 model:
 - ``full`` (PyTorch, Megatron ``vocab_parallel_cross_entropy``): bf16 logits are read, an fp32 copy becomes
   the softmax and is kept for the backward pass (4 saved); at the peak the bf16 logits and the gradient
   exist beside it (8 in all). Forward moves 2 + 4 + 4 + 2, backward 4 + 4.
+- ``torch`` (``F.cross_entropy(logits.float(), labels)``): bf16 logits are cast up, the log-softmax is kept
+  (4 saved); backward its gradient from the picked logit's (4 + 4) meets it: 12 at the peak. Forward moves 6 +
+  8, the pick is small; backward 4 (zeros and scatter) + 12 + 6 (cast down).
+- ``eager`` (transformers before 4.45): the fp32 logits are an output that lives on, shifted by a copy, and
+  the log-softmax of the copy is kept (8 saved); backward 16 at the peak. Forward moves 6 + 8 + 8, backward
+  4 + 12 + 8 (the shift's) + 6.
 - ``chunked``: the head and the loss run over one eighth of the tokens at a time and the logits are
   computed again in the backward pass; nothing is kept.
 - ``fused`` (Liger kernel, arXiv 2410.10989): the gradient is formed in the forward pass chunk by chunk.
@@ -22,6 +28,8 @@ CHUNKS: Final = 8
 
 LOSSES: Final = {
     "full": FULL_LOGITS,
+    "torch": LossKernel(4, 12, 14, 22),
+    "eager": LossKernel(8, 16, 22, 30),
     "chunked": LossKernel(0, 8, 12, 8, 1 / CHUNKS, repeats_head=True),
     "fused": LossKernel(0, 6, 8, 0, 1 / CHUNKS),
 }

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.operators import Part, gemm_work
-from meshwright.costmodels.work import Shape, Traffic, Work
+from meshwright.costmodels.work import ONE_KERNEL, Chain, Shape, Traffic, Work
 
 
 def own_tokens(shape: Shape) -> Num:
@@ -275,6 +275,7 @@ class ExpertActivation:
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = True
     stored_bytes: ClassVar[float | None] = None
+    chain: Chain = ONE_KERNEL
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -293,18 +294,21 @@ class ExpertActivation:
         return expert_rows(shape, self.topk) * width / shape.etp
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the bytes read and written once."""
-        moved = self._features(shape, self.reads + self.writes) * shape.element_bytes
-        return (Work("memory", 0.0, moved),)
+        """Return the bytes read and written once, times those of the chain."""
+        moved = self.chain.forward * self._features(shape, self.reads + self.writes) * shape.element_bytes
+        return (Work("memory", 0.0, moved, kernels=self.chain.forward_kernels),)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return ``backward_ratio`` times the bytes of the forward pass."""
-        return (Work("memory", 0.0, self.backward_ratio * self.forward(shape)[0].bytes),)
+        """Return ``backward_ratio`` times the bytes of the forward pass, times those of the chain."""
+        moved = self._features(shape, self.reads + self.writes) * shape.element_bytes
+        moved = self.chain.backward * self.backward_ratio * moved
+        return (Work("memory", 0.0, moved, kernels=self.chain.backward_kernels),)
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
         """Return none."""
         return (), ()
 
     def saved_bytes(self, shape: Shape) -> Num:
-        """Return what is kept for the next product, in its type."""
-        return self._features(shape, self.saves) * shape.product_bytes
+        """Return what is kept for the next product, in its type, and what a chain keeps beside it."""
+        beside = self._features(shape, self.writes) * self.chain.saved * shape.element_bytes / 2
+        return self._features(shape, self.saves) * shape.product_bytes + beside

@@ -14,11 +14,16 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from meshwright.costmodels.arrays import Num, ceil_div
-from meshwright.costmodels.work import Shape, Traffic, Work
+from meshwright.costmodels.work import ONE_KERNEL, Chain, Shape, Traffic, Work
 from meshwright.hardware.errors import MeshwrightError
 
 Region = Literal["sequence", "tensor"]
+PointwiseGroup = Literal["norm", "activation", "rotary", "residual", "other"]
 Axis = Literal["tensor", "expert", "expert_tensor", "ulysses"]
+
+
+ACCUMULATED_BYTES = 8
+"""Moved to add to one element of an fp32 gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +132,12 @@ def gemm_work(
 ) -> Work:
     """Return the work of ``groups`` (m x k)(k x n) products: 2mnk FLOPs, each matrix read or written once.
 
-    Operands of a low-precision product are read at ``operand_bytes``.
+    Operands of a low-precision product are read at ``operand_bytes``; a weight's gradient is added to the
+    accumulated one in fp32, which is read and written.
     """
+    written = ACCUMULATED_BYTES if weight_gradient else element_bytes
     read = element_bytes if operand_bytes is None or not low_precision else operand_bytes
-    moved = read * (1.0 * m * k + 1.0 * k * n) + element_bytes * (1.0 * m * n)
+    moved = read * (1.0 * m * k + 1.0 * k * n) + written * (1.0 * m * n)
     return Work(
         "gemm",
         groups * (2.0 * m * n * k),
@@ -253,7 +260,8 @@ class Pointwise:
     output (or of what it needs itself) are kept, ``mask_features`` more at one byte each (dropout).
     In the ``sequence`` region the tokens are split by sequence parallelism and the parameters whole on each
     rank; in the ``tensor`` region the features are split in ``units``. What it ``feeds_product`` alone is
-    kept in that product's (8-bit) type.
+    kept in that product's (8-bit) type. ``group`` is what a stack fuses together or leaves apart
+    (:mod:`meshwright.costmodels.fusion`), ``chain`` how it runs there.
     """
 
     name: str
@@ -270,6 +278,8 @@ class Pointwise:
     expert: ClassVar[bool] = False
     stored_bytes: ClassVar[float | None] = None
     feeds_product: bool = False
+    group: PointwiseGroup = "other"
+    chain: Chain = ONE_KERNEL
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -290,17 +300,23 @@ class Pointwise:
             return 1.0 / shape.sequence_split
         return ceil_div(self.units, shape.tp) / self.units
 
-    def forward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the bytes read and written once."""
+    def _bytes(self, shape: Shape) -> Num:
+        """Return the bytes that one fused kernel reads and writes forward."""
         moved = (
             shape.tokens * (self.reads + self.writes) * shape.element_bytes
             + shape.tokens * self.mask_features
         )
-        return (Work("memory", 0.0, moved * self._share(shape)),)
+        return moved * self._share(shape)
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the bytes read and written once, times those of the chain."""
+        moved = self.chain.forward * self._bytes(shape)
+        return (Work("memory", 0.0, moved, kernels=self.chain.forward_kernels),)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return ``backward_ratio`` times the bytes of the forward pass."""
-        return (Work("memory", 0.0, self.backward_ratio * self.forward(shape)[0].bytes),)
+        """Return ``backward_ratio`` times the bytes of the forward pass, times those of the chain."""
+        moved = self.chain.backward * self.backward_ratio * self._bytes(shape)
+        return (Work("memory", 0.0, moved, kernels=self.chain.backward_kernels),)
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
         """Return none."""
@@ -309,8 +325,12 @@ class Pointwise:
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes kept on one rank."""
         width = shape.product_bytes if self.feeds_product else shape.element_bytes
-        per_token = self.saves * width + self.mask_features
+        per_token = self.saves * width + self.mask_features + self._chain_bytes(shape)
         return shape.tokens * per_token * self._share(shape)
+
+    def _chain_bytes(self, shape: Shape) -> Num:
+        """Return what a chain keeps of one token beside the output."""
+        return self.chain.saved * self.writes * shape.element_bytes / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,21 @@
 
 *Hardware* says what the machine can do, a profile what the stack makes of it. Profiles inherit: one names
 a parent and overrides what differs. The numbers, their units and their sources are in
-``data/profiles.toml``.
+``data/profiles.toml``. A name may carry switches that differ from the profile's own, in brackets:
+``megatron-core[attention=flash-1,norm=eager]``; :func:`profile_with` writes such names.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, Final
 
 from meshwright.costmodels.arrays import Num
+from meshwright.costmodels.attention_kernels import find_attention_kernel
+from meshwright.costmodels.calibration import overlaid
+from meshwright.costmodels.fusion import FUSIONS, GROUPS
+from meshwright.costmodels.loss import find_loss
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 
 
@@ -21,12 +26,26 @@ class Profile:
 
     Attributes
     ----------
-    flash_attention
-        Whether scores stay on chip.
-    attention_forward_fraction, attention_backward_fraction
-        Share of the GEMM rate that the attention kernels reach on their own FLOPs.
-    attention_half_length
-        Sequence length at which attention reaches half of that (ramp of short sequences).
+    attention
+        Name of the attention kernel (:mod:`meshwright.costmodels.attention_kernels`).
+    attention_fraction
+        Factor on that kernel's measured rates.
+    norm, activation, rotary, residual
+        How these memory-bound operators run: ``fused`` or ``eager`` (:mod:`meshwright.costmodels.fusion`).
+    gemm_fraction
+        Factor on the accelerator's sustained GEMM rate (libraries of an architecture's first year).
+    weight_gradient_fraction
+        The same for products that make a weight's gradient (accumulation in fp32).
+    grouped_fill
+        Rows that starting each product of a group costs, in the time of that product (grouped products of
+        experts run group by group: a group of ``m`` rows takes the time of ``m + grouped_fill``).
+    low_gemm_fraction
+        The same for 8- and 4-bit products (scaling by rows or blocks in the epilogue).
+    permute_fraction
+        Share of the streaming memory rate at which rows are permuted for experts and back.
+    accumulation_bytes
+        Bytes moved to add one parameter's gradient of a micro-batch to the accumulated one; zero where the
+        product's epilogue does it.
     gradient_bytes
         Bytes of an accumulated gradient under a 16-bit recipe.
     working_copy
@@ -43,6 +62,15 @@ class Profile:
         Share of the experts' exchange that hides behind other compute.
     expert_dispatch
         ``alltoall`` sends every copy of a token by itself, ``deduplicated`` (DeepEP) once into each node.
+    dispatch_sync_s
+        Time that the device waits at each dispatch until the host knows the rows of each expert.
+    data_rate
+        Share of the network's sustained rate that collectives over data-parallel ranks reach (buckets,
+        protocols, tensors sent one by one).
+    layer_rate
+        The same for collectives of tensor, context and expert groups.
+    reduce_whole
+        Whether ZeRO-1 all-reduces whole gradients instead of scattering them.
     prefetch_units
         Layers gathered ahead under ZeRO-3, beside the one in use.
     bucket_bytes
@@ -51,7 +79,15 @@ class Profile:
     loss
         Cross-entropy implementation (see :mod:`meshwright.costmodels.loss`).
     layer_host_s
-        Host time that a layer's pass costs however small its kernels are.
+        Host time that a block's pass costs whatever its operators (modules, hooks, random states of
+        checkpoints).
+    forward_host_s, backward_host_s
+        Host time to issue one kernel or collective; the device idles where the host is slower. Recomputation
+        issues its kernels as the forward pass does.
+    host_share
+        Share of that host time left by CUDA graphs (1: none captured, 0: whole passes replayed).
+    jitter
+        Share by which every pass slows down for each doubling of the devices beyond one (stragglers).
     step_fixed_s
         Time of a step that nothing else explains (data, logging, synchronisation).
     communicator_bytes
@@ -60,16 +96,26 @@ class Profile:
         Reserved over allocated memory, minus one.
     optimizer_fraction
         Share of the memory bandwidth that the optimizer kernel reaches.
+    gradient_passes
+        Passes over the gradients beside the optimizer's own: norm, scaling, and setting them to zero.
     recompute_exit
         Whether full recompute also repeats the last product of a layer and its collective.
     """
 
     name: str
     title: str
-    flash_attention: bool
-    attention_forward_fraction: Num
-    attention_backward_fraction: Num
-    attention_half_length: Num
+    attention: str
+    attention_fraction: Num
+    norm: str
+    activation: str
+    rotary: str
+    residual: str
+    gemm_fraction: Num
+    weight_gradient_fraction: Num
+    grouped_fill: Num
+    low_gemm_fraction: Num
+    permute_fraction: Num
+    accumulation_bytes: Num
     gradient_bytes: Num
     working_copy: bool
     overlap_gradients: Num
@@ -78,24 +124,49 @@ class Profile:
     overlap_tensor: Num
     overlap_experts: Num
     expert_dispatch: str
+    dispatch_sync_s: Num
+    data_rate: Num
+    layer_rate: Num
+    reduce_whole: bool
     prefetch_units: Num
     bucket_bytes: Num
     loss: str
     layer_host_s: Num
+    forward_host_s: Num
+    backward_host_s: Num
+    host_share: Num
+    jitter: Num
     step_fixed_s: Num
     communicator_bytes: Num
     fragmentation: Num
     optimizer_fraction: Num
+    gradient_passes: Num
     recompute_exit: bool
     sources: tuple[str, ...] = ()
 
+    @property
+    def flash_attention(self) -> bool:
+        """Whether attention scores stay on chip."""
+        return find_attention_kernel(self.attention).flash
+
+    @property
+    def fusions(self) -> Mapping[str, str]:
+        """How each group of memory-bound operators runs."""
+        return {group: getattr(self, group) for group in GROUPS}
+
 
 @lru_cache(maxsize=1)
-def _table() -> Mapping[str, Mapping[str, Any]]:
+def sourced_profiles() -> Mapping[str, Mapping[str, Any]]:
+    """Return what each profile sets in ``data/profiles.toml``, without what was fitted to runs."""
     import tomllib
 
     text = resources.files("meshwright.costmodels").joinpath("data/profiles.toml").read_text("utf-8")
     return tomllib.loads(text)
+
+
+@lru_cache(maxsize=1)
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    return overlaid(sourced_profiles())
 
 
 def profile_names() -> tuple[str, ...]:
@@ -103,17 +174,75 @@ def profile_names() -> tuple[str, ...]:
     return tuple(_table())
 
 
-@lru_cache(maxsize=64)
+def profile_with(name: str, switches: Mapping[str, Any]) -> str:
+    """Return the name of a profile whose switches differ from its own; :func:`find_profile` reads it."""
+    base, own = profile_parts(name)
+    told = ",".join(f"{key}={_written(value)}" for key, value in sorted({**own, **switches}.items()))
+    return f"{base}[{told}]" if told else base
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def profile_parts(name: str) -> tuple[str, dict[str, str]]:
+    """Return the profile's own name and its switches as text."""
+    base, bracket, rest = name.partition("[")
+    pairs = [pair.partition("=") for pair in rest.removesuffix("]").split(",")] if bracket else []
+    return base, {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
+
+
+@lru_cache(maxsize=1024)
 def find_profile(name: str) -> Profile:
-    """Return a profile with what it inherits.
+    """Return a profile with what it inherits, and with the switches in brackets behind its name.
 
     Raises
     ------
     UnknownNameError
         If there is none of that name.
     MeshwrightError
-        If the data file misses a field or has an unknown one.
+        If the data file misses a field or has an unknown one, or a switch is unknown or has a wrong value.
     """
+    base, switches = profile_parts(name)
+    found = _found(base)
+    if not switches:
+        return found
+    values = {key: _value(found, key, text) for key, text in switches.items()}
+    changed = replace(found, name=name, **values)
+    _check(changed)
+    return changed
+
+
+def _value(profile: Profile, key: str, text: str) -> Any:
+    """Return a switch's value in the type of the profile's own."""
+    own = getattr(profile, key, None) if key in _SWITCHES else None
+    if own is None:
+        raise MeshwrightError(
+            f"profile {profile.name}: {key!r} is not a switch; allowed: {', '.join(_SWITCHES)}"
+        )
+    if isinstance(own, bool):
+        if text not in ("true", "false"):
+            raise MeshwrightError(f"profile {profile.name}: {key} is {text!r}; allowed: true, false")
+        return text == "true"
+    if isinstance(own, str):
+        return text
+    try:
+        return float(text)
+    except ValueError as error:
+        raise MeshwrightError(f"profile {profile.name}: {key} is {text!r}; a number is expected") from error
+
+
+def _check(profile: Profile) -> None:
+    """Raise UnknownNameError if a switch names what does not exist."""
+    find_attention_kernel(profile.attention)
+    find_loss(profile.loss)
+    for group, how in profile.fusions.items():
+        if how not in FUSIONS:
+            raise UnknownNameError(group, how, list(FUSIONS))
+
+
+def _found(name: str) -> Profile:
+    """Return a profile of the data file."""
     table = _table()
     if name not in table:
         raise UnknownNameError("profile", name, list(table))
@@ -127,4 +256,9 @@ def find_profile(name: str) -> Profile:
     wanted = {f.name for f in fields(Profile)}
     if wanted ^ ({"name"} | set(merged)):
         raise MeshwrightError(f"profile {name}: fields differ: {sorted(wanted ^ ({'name'} | set(merged)))}")
-    return Profile(name=name, **merged)
+    found = Profile(name=name, **merged)
+    _check(found)
+    return found
+
+
+_SWITCHES: Final = tuple(f.name for f in fields(Profile) if f.name not in ("name", "title", "sources"))

@@ -89,15 +89,16 @@ def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
             f"it has {have}"
         )
     got = accelerator.achieved
+    low_fraction = None if low is None else got.low_gemm_fractions.get(low)
     return DeviceRates(
         peaks[precision.compute],
         accelerator.memory_bandwidth_bytes_per_s,
-        got.gemm_fraction,
-        got.memory_fraction,
+        got.gemm_fraction * rate_factor(accelerator, "gemm"),
+        got.memory_fraction * rate_factor(accelerator, "memory"),
         got.kernel_launch_s,
         accelerator.num_cores,
         None if low is None else peaks[low],
-        None if low is None else got.low_gemm_fractions.get(low),
+        None if low_fraction is None else low_fraction * rate_factor(accelerator, "low_gemm"),
         accelerator.architecture,
         peaks.get("fp32"),
     )
@@ -128,7 +129,9 @@ def gemm_flops_time(work: Work, rates: DeviceRates, profile: Profile | None = No
     m, n, k, cores = (np.asarray(v)[..., None] for v in (work.m, work.n, work.k, rates.num_cores))
     low = rates.low_peak_flops_per_s if work.low_precision else None
     peak = rates.peak_flops_per_s if low is None else low
-    fraction = rates.gemm_fraction if low is None or rates.low_gemm_fraction is None else rates.low_gemm_fraction
+    fraction = (
+        rates.gemm_fraction if low is None or rates.low_gemm_fraction is None else rates.low_gemm_fraction
+    )
     sustained = np.asarray(peak * fraction * _library_factor(work, profile))[..., None]
     tiles = np.asarray(work.groups)[..., None] * ceil_div(m, _TILE_M) * ceil_div(n, _TILE_N)
     waves = ceil_div(tiles * _SPLIT, cores)
@@ -141,9 +144,12 @@ def _library_factor(work: Work, profile: Profile | None) -> Num:
     if profile is None:
         return 1.0
     factor = profile.gemm_fraction
+    if work.low_precision:
+        factor = factor * profile.low_gemm_fraction
     if work.weight_gradient:
-        factor = factor * profile.weight_gradient_fraction
-    return np.where(np.asarray(work.groups) > 1, factor * profile.grouped_fraction, factor)
+        return factor * profile.weight_gradient_fraction
+    rows = np.maximum(work.m, 1.0)
+    return np.where(np.asarray(work.groups) > 1, factor * rows / (rows + profile.grouped_fill), factor)
 
 
 def work_time(work: Work, rates: DeviceRates, profile: Profile, backward: bool = False) -> Num:

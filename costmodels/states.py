@@ -80,11 +80,13 @@ def _places(setting: Setting, s: Strategies, cost: LayerCost, tied: FloatArray) 
     return found
 
 
-def _collective(name: Collective, moved: Sequence[FloatArray], where: Spans, copies: bool) -> FloatArray:
+def _collective(
+    setting: Setting, name: Collective, moved: Sequence[FloatArray], where: Spans, copies: bool
+) -> FloatArray:
     """Return the seconds of a collective over both places' groups, one after the other, (B, K)."""
     spans = (where.replicas, where.expert_replicas) if copies else (where.shards, where.expert_shards)
     times = [collective_time(name, b, wide(span)) for b, span in zip(moved, spans, strict=True)]
-    return np.asarray(sum(times))
+    return np.asarray(sum(times) / setting.profile.data_rate)
 
 
 def layer_states(
@@ -111,18 +113,19 @@ def layer_states(
     stage, gradient = s.zero_stage[:, None], setting.gradient_bytes
     places = _places(setting, s, cost, tied)
     whole = [p.weight_bytes + p.frozen_bytes for p in places]
-    gather = _collective("all_gather", whole, where, copies=False)
-    near = collective_time("all_gather", sum(whole), wide(where.secondary))
+    gather = _collective(setting, "all_gather", whole, where, copies=False)
+    near = collective_time("all_gather", sum(whole), wide(where.secondary)) / setting.profile.data_rate
     lift = _lift(setting, s, whole, places) * (stage == 3)
     grads = [gradient * p.parameters for p in places]
     shard_grads = [g / p.shards for g, p in zip(grads, places, strict=True)]
-    scatter = _collective("reduce_scatter", grads, where, copies=False)
-    copies = _collective("all_reduce", shard_grads, where, copies=True)
-    flat = _collective("all_reduce", grads, where, copies=False)
-    flat = flat + _collective("all_reduce", grads, where, copies=True)
+    scatter = _collective(setting, "reduce_scatter", grads, where, copies=False)
+    copies = _collective(setting, "all_reduce", shard_grads, where, copies=True)
+    flat = _collective(setting, "all_reduce", grads, where, copies=False)
+    flat = flat + _collective(setting, "all_reduce", grads, where, copies=True)
+    whole_at_one = (stage == 1) & setting.profile.reduce_whole
     device, host = _bytes(setting, s, cost, places)
     unit = (1 + setting.profile.prefetch_units) * sum(whole) * (stage == 3) + sum(grads) * (stage >= 2)
-    updated = _collective("all_gather", [p.weight_bytes for p in places], where, copies=False)
+    updated = _collective(setting, "all_gather", [p.weight_bytes for p in places], where, copies=False)
     return LayerStates(
         parameters=np.asarray(sum(p.parameters for p in places)),
         device=device,
@@ -131,7 +134,7 @@ def layer_states(
         forward_gather_s=gather * (stage == 3) + lift,
         backward_gather_s=np.where(s.hpz[:, None] > 1, near, gather) * (stage == 3) + lift,
         scatter_s=scatter * (stage >= 2),
-        reduce_s=np.where(stage == 0, flat, copies) + scatter * (stage == 1),
+        reduce_s=np.where((stage == 0) | whole_at_one, flat, copies + scatter * (stage == 1)),
         update_gather_s=updated * ((stage == 1) | (stage == 2)),
         optimizer_s=_update(setting, s, places, shapes, where),
     )
@@ -190,6 +193,7 @@ def _update(
     rates, recipe, optimizer = setting.rates, setting.precision, setting.optimizer
     block = np.array([kind.role == "block" for kind in setting.kinds])
     traffic = optimizer_traffic(recipe, optimizer, setting.gradient_bytes, block)
+    traffic = traffic + setting.profile.gradient_passes * setting.gradient_bytes
     split = (s.zero_stage >= 1)[:, None]
     share = sum(p.parameters / np.where(split, p.shards, 1) for p in places)
     at_device = traffic * share / (rates.memory_bytes_per_s * setting.profile.optimizer_fraction)
@@ -216,7 +220,7 @@ def _orthogonalise(
     block = np.array([kind.role == "block" for kind in setting.kinds])
     moved = [optimizer.gather_bytes * p.parameters * block * split for p in places]
     return flops / (rates.peak_flops_per_s * rates.gemm_fraction) + _collective(
-        "all_gather", moved, where, copies=False
+        setting, "all_gather", moved, where, copies=False
     )
 
 

@@ -5,7 +5,7 @@ depends on the data-parallel group is added for each strategy. A stage's time an
 counts times these tables, the same for the event simulation, for CP-SAT and for the referees.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -217,13 +217,15 @@ def _every_pass(setting: Setting, cost: LayerCost, states: LayerStates) -> _Pass
     forward_own = cost.forward_s + cost.comm_forward_s.sum(axis=-1)
     backward_own = (cost.backward_s + cost.comm_backward_s.sum(axis=-1))[..., None] + cost.recompute_s
     backward_own = backward_own + cost.comm_recompute_s.sum(axis=-1)
-    host = profile.layer_host_s * np.array([kind.role == "block" for kind in setting.kinds])
     runs = np.array([kind.backward for kind in setting.kinds])
-    forward_idle = np.maximum(0.0, host - forward_own)
-    backward_idle = np.maximum(0.0, (host * runs)[:, None] - backward_own)
+    forward_host, backward_host = _host(setting, cost)
+    forward_idle = np.maximum(0.0, forward_host - forward_own)
+    backward_idle = np.maximum(0.0, backward_host - backward_own)
     share, lost = profile.overlap_parameters, profile.overlap_cost
     gather, scatter = states.backward_gather_s * runs, states.scatter_s
-    forward_gather = exposed_time(states.forward_gather_s, share * (forward_own + forward_idle), lost)
+    first = np.array([kind.role == "embedding" for kind in setting.kinds])  # nothing runs before it
+    window = share * (forward_own + forward_idle) * ~first
+    forward_gather = exposed_time(states.forward_gather_s, window, lost)
     both = gather + scatter
     late = exposed_time(both[..., None], share * (backward_own + backward_idle), lost)
     reducing = np.divide(scatter, both, out=np.zeros_like(both), where=scatter > 0)
@@ -242,9 +244,39 @@ def _every_pass(setting: Setting, cost: LayerCost, states: LayerStates) -> _Pass
     )
 
 
+def _host(setting: Setting, cost: LayerCost) -> tuple[FloatArray, FloatArray]:
+    """Return the host's time for a forward (B, K) and a backward pass with its recompute (B, K, M).
+
+    The host runs ahead of the device, so what counts is the sum over a layer's pass, not each kernel.
+    """
+    profile = setting.profile
+    blocks = np.array([kind.role == "block" for kind in setting.kinds])
+    runs = blocks * np.array([kind.backward for kind in setting.kinds])
+    ahead = profile.layer_host_s * blocks + profile.forward_host_s * cost.forward_launches
+    back = profile.layer_host_s * runs + profile.backward_host_s * cost.backward_launches
+    again = cost.recompute_launches
+    whole = again / np.maximum(cost.forward_launches, 1.0)[..., None]
+    repeated = profile.forward_host_s * again + profile.layer_host_s * blocks[:, None] * whole
+    return np.asarray(profile.host_share * ahead), np.asarray(
+        profile.host_share * (back[..., None] + repeated)
+    )
+
+
+def _slowed(setting: Setting, s: Strategies, cost: LayerCost) -> LayerCost:
+    """Return layer costs with the share that stragglers add: ranks wait for each other in every pass."""
+    slow = (1 + setting.profile.jitter * np.log2(s.devices))[:, None]
+    return replace(
+        cost,
+        forward_s=slow * cost.forward_s,
+        backward_s=slow * cost.backward_s,
+        weight_s=slow * cost.weight_s,
+        recompute_s=slow[..., None] * cost.recompute_s,
+    )
+
+
 def build_tables(setting: Setting, s: Strategies) -> Tables:
     """Return the tables of a batch of strategies; one call prices one or a million."""
-    cost, where = _layer_costs(setting, s), state_spans(setting.cluster, s)
+    cost, where = _slowed(setting, s, _layer_costs(setting, s)), state_spans(setting.cluster, s)
     shapes = [shape_of(setting, s, kind) for kind in setting.kinds]
     pairs = zip(setting.kinds, shapes, strict=True)
     tied = np.stack([_tied_parameters(kind, shape) for kind, shape in pairs], axis=-1)

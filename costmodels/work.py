@@ -95,7 +95,8 @@ class Shape:
 class Work:
     """One group of kernels: FLOPs and bytes to and from device memory.
 
-    ``m``, ``n``, ``k`` are the shape of a GEMM (rows, columns, inner); zero for other kernels.
+    ``m``, ``n``, ``k`` are the shape of a GEMM (rows, columns, inner); of an attention core ``k`` are the
+    keys and ``n`` the features of a head, and ``core`` names its kernel (the profile's where empty).
     ``groups`` products of that shape run as one kernel (grouped GEMM). ``kernels`` counts launches.
     ``low_precision`` products run in the recipe's 8- or 4-bit type. ``weight_gradient`` work can wait
     (zero-bubble schedules).
@@ -111,6 +112,32 @@ class Work:
     groups: Num = 1
     low_precision: bool = False
     weight_gradient: bool = False
+    core: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A chain of eager operators in the place of one fused kernel (:mod:`meshwright.costmodels.fusion`).
+
+    Attributes
+    ----------
+    forward, backward
+        Bytes moved over those of the fused kernel.
+    saved
+        Bytes kept per feature of the output, beside what the fused kernel keeps, at 16 bits.
+    forward_kernels, backward_kernels
+        Launches.
+    """
+
+    forward: float = 1.0
+    backward: float = 1.0
+    saved: float = 0.0
+    forward_kernels: int = 1
+    backward_kernels: int = 1
+
+
+ONE_KERNEL = Chain()
+"""A fused operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ def accelerator_from_data(data: AcceleratorData) -> Accelerator:
         memory_only_fields=_memory_only(data.sources),
         aliases=tuple(data.aliases),
         device=data.device,
+        architecture=data.architecture,
         memory_is_nominal=data.usable_memory_mib is None or data.usable_memory_is_nominal,
     )
 
@@ -192,6 +193,7 @@ def _achieved(data: AchievedData) -> Achieved:
         memory_fraction=data.memory_fraction,
         kernel_launch_s=units.us_to_s(data.kernel_launch_us),
         context_bytes=units.gib_to_bytes(data.context_gib),
+        low_gemm_fractions=dict(data.low_gemm_fractions),
     )
 
 

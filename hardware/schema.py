@@ -90,6 +90,7 @@ class AchievedData(DataModel):
     """Sustained fractions of the nominal rates, and fixed costs."""
 
     gemm_fraction: Fraction
+    low_gemm_fractions: dict[Dtype, Fraction] = {}
     memory_fraction: Fraction
     kernel_launch_us: Microseconds
     context_gib: Annotated[float, Field(strict=True, ge=0, le=1024, allow_inf_nan=False)]
@@ -105,6 +106,7 @@ class AcceleratorData(DataModel):
     kind: Literal["gpu", "tpu", "npu", "wafer", "cpu"]
     device: Text = "device"
     year: Annotated[int, Field(strict=True, ge=2000, le=2100)]
+    architecture: str = ""
     memory_gb: Positive | None = None
     memory_gib: Positive | None = None
     usable_memory_mib: Positive | None = None

@@ -91,12 +91,15 @@ class Achieved:
         Back-to-back launch gap of one kernel.
     context_bytes
         Driver context and runtime workspace taken from the usable memory.
+    low_gemm_fractions
+        As ``gemm_fraction``, of the 8- or 4-bit peaks where they differ, by dtype.
     """
 
     gemm_fraction: float
     memory_fraction: float
     kernel_launch_s: float
     context_bytes: float
+    low_gemm_fractions: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,9 @@ class Accelerator:
         The way to host memory (PCIe, C2C).
     device
         What one entry is: a GPU, one of two GCDs of a card, a chip.
+    architecture
+        The vendor's name of its generation (``ampere``, ``hopper``, ``cdna3``), a refinement behind a dash;
+        it tells which attention kernels run on it.
     """
 
     name: str
@@ -140,6 +146,7 @@ class Accelerator:
     memory_only_fields: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     device: str = "device"
+    architecture: str = ""
     memory_is_nominal: bool = False
 
     @property

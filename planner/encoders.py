@@ -113,6 +113,7 @@ def _residual(spec: BlockSpec, name: str, *, saves: bool) -> Pointwise:
         mask_features=mask,
         weights=h * spec.layer_scale,
         backward_ratio=1.0,
+        group="residual",
     )
 
 
@@ -137,7 +138,11 @@ def _qk_norm(spec: BlockSpec, name: str, width: int) -> tuple[Pointwise, ...]:
     if spec.qk_norm_weights is None:
         return ()
     weights, units = spec.qk_norm_weights, spec.heads
-    return (Pointwise(name, "tensor", width, width, width, weights=weights, units=units, light=True),)
+    return (
+        Pointwise(
+            name, "tensor", width, width, width, weights=weights, units=units, light=True, group="norm"
+        ),
+    )
 
 
 def _self_attention(spec: BlockSpec) -> tuple[Operator, ...]:
@@ -147,7 +152,9 @@ def _self_attention(spec: BlockSpec) -> tuple[Operator, ...]:
     width = (spec.heads + kv_heads) * spec.head_dim
     between = [*_qk_norm(spec, "qk_norm", width)]
     if spec.rotary:
-        between.append(Pointwise("rotary", "tensor", width, width, units=spec.heads, backward_ratio=1.0))
+        between.append(
+            Pointwise("rotary", "tensor", width, width, units=spec.heads, backward_ratio=1.0, group="rotary")
+        )
     return (
         *_products("qkv", spec.hidden, {"q": (spec.query, q), "k": (spec.key, k), "v": (spec.key, v)}),
         *between,
@@ -201,7 +208,17 @@ def _mlp(spec: BlockSpec) -> tuple[Operator, ...]:
     ratio = 5 / 3 if spec.gated else 1.5
     return (
         Gemm(name, wide(spec.hidden), (part,) * branches, "column", spec.mlp_bias, saves_output=True),
-        Pointwise("activation", "tensor", branches * f, f, f, units=f, backward_ratio=ratio, light=True),
+        Pointwise(
+            "activation",
+            "tensor",
+            branches * f,
+            f,
+            f,
+            units=f,
+            backward_ratio=ratio,
+            light=True,
+            group="activation",
+        ),
         Gemm("down", part, (wide(spec.hidden),), "row", down_bias),
     )
 

@@ -63,6 +63,7 @@ def mlp(spec: DecoderSpec, width: int, prefix: str) -> tuple[Operator, ...]:
             backward_ratio=GATED_BACKWARD if spec.gated else PLAIN_BACKWARD,
             light=True,
             feeds_product=True,
+            group="activation",
         ),
         Gemm(f"{prefix}down", part, (wide(spec.hidden),), "row", spec.mlp_bias),
     )

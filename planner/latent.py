@@ -118,7 +118,9 @@ class LatentAttention:
         """Return the rotation of queries' and the shared key's share, and the keys put together by heads."""
         turned = (heads + 1) * self.rope * (spec.positions == "rotary")
         width = heads * (self.nope + self.rope)
-        rotary = Pointwise("rotary", "tensor", turned, turned, units=heads, backward_ratio=1.0)
+        rotary = Pointwise(
+            "rotary", "tensor", turned, turned, units=heads, backward_ratio=1.0, group="rotary"
+        )
         keys = Pointwise("keys", "tensor", width, width, saves=width, units=heads, backward_ratio=1.0)
         return (rotary, keys) if turned else (keys,)
 
@@ -174,4 +176,5 @@ def latent_norm(name: str, width: int, scaled: bool = True) -> Pointwise:
         weights=weights,
         light=True,
         feeds_product=True,
+        group="norm",
     )

@@ -128,7 +128,9 @@ def qk_norm(spec: DecoderSpec, heads: int, kv_heads: int, dim: int) -> tuple[Ope
     per_feature = (spec.norm_weight + spec.qk_norm_bias) * (spec.qk_norm != "plain")
     weights = per_feature * (width if spec.qk_norm == "full" else 2 * dim)
     return (
-        Pointwise("qk_norm", "tensor", width, width, saves=width, weights=weights, units=heads, light=True),
+        Pointwise(
+            "qk_norm", "tensor", width, width, width, weights=weights, units=heads, light=True, group="norm"
+        ),
     )
 
 
@@ -137,7 +139,7 @@ def rotary(spec: DecoderSpec, width: int, share: float, heads: int) -> tuple[Ope
     turned = round(width * share)
     if spec.positions != "rotary" or not turned:
         return ()
-    return (Pointwise("rotary", "tensor", turned, turned, units=heads, backward_ratio=1.0),)
+    return (Pointwise("rotary", "tensor", turned, turned, units=heads, backward_ratio=1.0, group="rotary"),)
 
 
 def _gate(gate: tuple[Part, ...], query: Part) -> tuple[Operator, ...]:

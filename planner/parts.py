@@ -24,6 +24,7 @@ def norm(
         weights=weights,
         light=not keeps_input,
         feeds_product=feeds_product,
+        group="norm",
     )
 
 
@@ -45,4 +46,6 @@ def residual(spec: DecoderSpec, name: str, *, branches: int = 1, saves: int = 0)
     h = spec.hidden
     mask = branches * h if spec.hidden_dropout > 0 else 0
     reads = (1 + branches) * h
-    return Pointwise(name, "sequence", reads, h, saves=saves, mask_features=mask, backward_ratio=1.0)
+    return Pointwise(
+        name, "sequence", reads, h, saves, mask_features=mask, backward_ratio=1.0, group="residual"
+    )

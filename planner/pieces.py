@@ -44,7 +44,9 @@ def norm(
     """
     weights = hidden * (weight + bias)
     kept = hidden * saves
-    return Pointwise(name, "sequence", hidden, hidden, saves=kept, weights=weights, light=not keeps_input)
+    return Pointwise(
+        name, "sequence", hidden, hidden, kept, weights=weights, light=not keeps_input, group="norm"
+    )
 
 
 def dense(name: str, inputs: int, outputs: int, *, bias: bool = True, saves_output: bool = False) -> Gemm:
@@ -54,7 +56,7 @@ def dense(name: str, inputs: int, outputs: int, *, bias: bool = True, saves_outp
 
 def activation(name: str, features: int) -> Pointwise:
     """Return an activation function outside the tensor-parallel region."""
-    return Pointwise(name, "sequence", features, features, saves=features, light=True)
+    return Pointwise(name, "sequence", features, features, saves=features, light=True, group="activation")
 
 
 def added(name: str, hidden: int, *, weights: int = 0) -> Pointwise:

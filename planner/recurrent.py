@@ -110,7 +110,10 @@ class Mamba:
         if self.norms == "none":
             return ()
         weights = width if self.norms == "weighted" else 0
-        return (Pointwise("mamba_norm", "tensor", width, width, saves=width, weights=weights, light=True),)
+        norm = Pointwise(
+            "mamba_norm", "tensor", width, width, saves=width, weights=weights, light=True, group="norm"
+        )
+        return (norm,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,8 @@ def software(draw):
     share = st.sampled_from((0.0, 0.3, 0.9, 1.0))
     return replace(
         find_profile(draw(st.sampled_from(profile_names()))),
-        flash_attention=draw(st.booleans()),
+        attention=draw(st.sampled_from(("cudnn", "flash-2", "megatron-softmax", "torch"))),
+        norm=draw(st.sampled_from(("fused", "eager"))),
         recompute_exit=draw(st.booleans()),
         overlap_gradients=draw(share),
         overlap_parameters=draw(share),

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.collectives import (
+    RAMP_S,
     TREE_FACTOR,
     collective_time,
     group_size,
     hierarchical_pass,
+    ramped,
     ring_pass,
     tree_pass,
 )
@@ -26,22 +28,22 @@ TWO_BY_FOUR = span((4, 100.0, 1.0), (2, 10.0, 5.0))
 
 def test_a_ring_of_four():
     """3 hops, and three quarters of 800 bytes at 100 a second."""
-    assert ring_pass(800.0, FOUR) == 3 + 6
+    assert ring_pass(800.0, FOUR) == 3 + ramped(6)
     assert group_size(FOUR) == 4
 
 
 def test_a_ring_over_two_tiers_runs_at_the_slower_one():
     """Four members drive the outer links together: 40 a second; 7 hops, one of them long and 6 short."""
-    assert ring_pass(800.0, TWO_BY_FOUR) == pytest.approx(1 * 3 * 2 + 5 + 800 * 7 / 8 / 40)
+    assert ring_pass(800.0, TWO_BY_FOUR) == pytest.approx(1 * 3 * 2 + 5 + ramped(800 * 7 / 8 / 40))
 
 
 def test_a_hierarchical_ring_sends_a_quarter_through_the_outer_tier():
-    inner, outer = 3 + 800 * 3 / 4 / 100, 5 + 200 * 1 / 2 / 10
-    assert hierarchical_pass(800.0, TWO_BY_FOUR) == inner + outer
+    inner, outer = 3 + ramped(800 * 3 / 4 / 100), 5 + ramped(200 * 1 / 2 / 10)
+    assert hierarchical_pass(800.0, TWO_BY_FOUR) == pytest.approx(inner + outer)
 
 
 def test_a_tree_has_few_hops_and_a_little_less_bandwidth():
-    assert tree_pass(800.0, TWO_BY_FOUR) == pytest.approx(2 + 5 + 800 * 7 / 8 / (40 * TREE_FACTOR))
+    assert tree_pass(800.0, TWO_BY_FOUR) == pytest.approx(2 + 5 + ramped(800 * 7 / 8 / (40 * TREE_FACTOR)))
 
 
 def test_the_fastest_algorithm_counts():
@@ -63,10 +65,16 @@ def test_broadcast_sends_the_tensor_once():
 
 def test_all_to_all_waits_for_the_tier_with_most_to_carry():
     """Of 800 bytes half leave the node at 10 a second, three eighths stay inside at 100."""
-    assert collective_time("all_to_all", 800.0, TWO_BY_FOUR) == 2 + 5 + max(400 / 10, 300 / 100)
+    assert collective_time("all_to_all", 800.0, TWO_BY_FOUR) == 2 + 5 + ramped(max(400 / 10, 300 / 100))
 
 
 def test_groups_of_one_and_empty_tensors_cost_nothing_in_a_batch():
     many = GroupSpan(np.array([[1.0], [4.0], [4.0]]), np.full((3, 1), 100.0), np.full((3, 1), 1.0))
     got = collective_time("all_reduce", np.array([800.0, 0.0, 800.0]), many)
     assert got.tolist() == [0, 0, float(collective_time("all_reduce", 800.0, FOUR))]
+
+
+def test_a_pass_reaches_half_of_its_bandwidth_at_the_ramp_and_all_of_it_beyond():
+    assert ramped(0.0) == 0
+    assert ramped(RAMP_S) == pytest.approx(2 * RAMP_S)
+    assert ramped(1.0) == pytest.approx(1.0, rel=1e-3)

@@ -35,7 +35,7 @@ def priced(profile=GENERIC, kind=BLOCK, shape=SHAPE):
 
 
 def test_a_stack_brings_its_attention_kernel_and_its_loss():
-    eager = replace(GENERIC, flash_attention=False)
+    eager = replace(GENERIC, attention="megatron-softmax")
     (core,) = (op for op in adapt(BLOCK, eager, find_loss("full")).operators if isinstance(op, Attention))
     assert not core.flash
     (loss,) = (op for op in adapt(HEAD, eager, find_loss("fused")).operators if isinstance(op, CrossEntropy))
@@ -52,7 +52,7 @@ def test_full_recompute_repeats_the_layer_or_stops_before_its_last_product():
 def test_selective_recompute_repeats_what_is_light():
     light = names(repeated(BLOCK, "selective", GENERIC))
     assert light == ["pre_attention_norm", "pre_mlp_norm", "activation"]
-    eager = adapt(BLOCK, replace(GENERIC, flash_attention=False), find_loss("full"))
+    eager = adapt(BLOCK, replace(GENERIC, attention="megatron-softmax"), find_loss("full"))
     assert "attention" in names(repeated(eager, "selective", GENERIC))
 
 

@@ -1,12 +1,12 @@
 """Software profiles: inheritance, completeness, plausibility, and files that are wrong."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
 from meshwright.costmodels import profile as profiles
 from meshwright.costmodels.loss import LOSSES
-from meshwright.costmodels.profile import Profile, find_profile, profile_names
+from meshwright.costmodels.profile import Profile, find_profile, profile_names, profile_with
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 
 
@@ -35,8 +35,13 @@ def test_every_profile_is_complete_and_plausible(name):
     assert profile.sources, "a profile says where its numbers come from"
     assert profile.loss in LOSSES
     shares = (
-        "attention_forward_fraction",
-        "attention_backward_fraction",
+        "gemm_fraction",
+        "weight_gradient_fraction",
+        "low_gemm_fraction",
+        "permute_fraction",
+        "data_rate",
+        "layer_rate",
+        "host_share",
         "overlap_gradients",
         "overlap_parameters",
         "overlap_cost",
@@ -52,7 +57,7 @@ def test_every_profile_is_complete_and_plausible(name):
 def test_a_child_takes_what_it_does_not_override():
     parent, child = find_profile("generic"), find_profile("deepspeed")
     assert (parent.gradient_bytes, child.gradient_bytes) == (4, 2)
-    assert child.attention_half_length == parent.attention_half_length
+    assert child.optimizer_fraction == parent.optimizer_fraction
 
 
 def test_stacks_differ_in_how_tokens_reach_experts():
@@ -64,7 +69,7 @@ def test_stacks_differ_in_how_tokens_reach_experts():
 
 def test_stacks_for_fine_tuning_shard_as_fsdp_and_differ_in_their_loss():
     names = ("peft", "torchtune", "unsloth")
-    assert [find_profile(name).loss for name in names] == ["full", "chunked", "fused"]
+    assert [find_profile(name).loss for name in names] == ["eager", "chunked", "fused"]
     assert not any(find_profile(name).working_copy for name in names)
 
 
@@ -77,6 +82,30 @@ def test_inheritance_is_transitive(table):
     table(content)
     got = find_profile("grandchild")
     assert (got.title, got.step_fixed_s, got.overlap_cost) == ("grandchild", 2.0, 0.1)
+
+
+def test_switches_behind_a_name_override_the_profile():
+    name = profile_with("megatron-core", {"norm": "eager", "layer_rate": 0.5, "recompute_exit": False})
+    assert name == "megatron-core[layer_rate=0.5,norm=eager,recompute_exit=false]"
+    got, plain = find_profile(name), find_profile("megatron-core")
+    assert got == replace(plain, name=name, norm="eager", layer_rate=0.5, recompute_exit=False)
+    assert find_profile(profile_with(name, {"norm": "fused"})).norm == "fused"
+    assert profile_with("megatron-core", {}) == "megatron-core"
+
+
+@pytest.mark.parametrize(
+    ("switch", "message"),
+    [
+        ("norms=eager", "'norms' is not a switch"),
+        ("norm=slow", "norm.*'slow'.*eager"),
+        ("attention=flash-9", "attention kernel.*flash-9.*flash-2"),
+        ("jitter=much", "jitter is 'much'; a number"),
+        ("recompute_exit=1", "recompute_exit is '1'; allowed: true, false"),
+    ],
+)
+def test_wrong_switches_are_refused_with_what_there_is(switch, message):
+    with pytest.raises(MeshwrightError, match=message):
+        find_profile(f"megatron-core[{switch}]")
 
 
 def test_an_unknown_name_is_refused_with_what_there_is():

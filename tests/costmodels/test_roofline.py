@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.operators import gemm_work
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profile import find_profile
@@ -52,13 +53,32 @@ def test_a_thin_product_waits_for_memory():
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_attention_reaches_its_share_and_half_of_it_at_the_half_length(backward):
-    share = PROFILE.attention_backward_fraction if backward else PROFILE.attention_forward_fraction
+    rates = find_attention_kernel("flash-2").rates_on("ampere")
+    share = rates.backward if backward else rates.forward
+    device = replace(ROUND, architecture="ampere")
     long, half = (
-        float(work_time(Work("attention", 1e9, 1.0, k=k), ROUND, PROFILE, backward)) - 1e-6
-        for k in (10**9, PROFILE.attention_half_length)
+        float(work_time(Work("attention", 1e9, 1.0, k=k, n=128, core="flash-2"), device, PROFILE, backward))
+        - 1e-6
+        for k in (10**9, rates.half_length)
     )
     assert long == pytest.approx(1e-3 / share, rel=1e-5)
     assert half == pytest.approx(2e-3 / share)
+
+
+def test_a_group_of_products_starts_each_of_them():
+    one = gemm_work(1024, 1024, 1024, 2)
+    many = gemm_work(1024, 1024, 1024, 2, groups=8)
+    plain = replace(PROFILE, grouped_fill=0)
+    slower = float(gemm_flops_time(many, ROUND, PROFILE) / gemm_flops_time(many, ROUND, plain))
+    assert slower == pytest.approx(1 + PROFILE.grouped_fill / 1024)
+    assert gemm_flops_time(one, ROUND, PROFILE) == gemm_flops_time(one, ROUND, plain)
+
+
+def test_low_precision_products_reach_their_own_share():
+    rates = replace(ROUND, low_peak_flops_per_s=2e12, low_gemm_fraction=0.5)
+    work = gemm_work(4096, 4096, 4096, 2, low_precision=True)
+    half, whole = (float(gemm_flops_time(work, r)) for r in (rates, replace(rates, low_gemm_fraction=1.0)))
+    assert half == pytest.approx(2 * whole)
 
 
 def test_rates_are_those_of_the_accelerator():

@@ -63,13 +63,40 @@ def test_a_tied_head_is_a_copy_only_where_a_pipeline_separates_it():
 
 
 def test_small_kernels_wait_for_the_host():
-    """A block that computes for less than the host needs takes the host's time, embedding and head do not."""
-    slow = make_setting(layer_host_s=1.0)
+    """A block that computes for less than the host needs takes the host's time, embedding and head do not.
+
+    What is recomputed is issued once more: all of the layer, or the launches that a mode repeats.
+    """
+    slow = make_setting(layer_host_s=1.0, forward_host_s=0.0, backward_host_s=0.0)
     tables = build_tables(slow, make_strategies())
     assert tables.forward_s[0, 1] == pytest.approx(1.0)
-    stays = [m for m, mode in enumerate(MODES) if mode != "offload"]  # what travels waits for the link as well
-    assert tables.backward_s[0, 1, stays].tolist() == pytest.approx([1.0] * len(stays))
+    none, selective, full = (tables.backward_s[0, 1, MODES.index(m)] for m in ("none", "selective", "full"))
+    assert (none, full) == (pytest.approx(1.0), pytest.approx(2.0))
+    assert none < selective < full
     assert tables.forward_parts[0, [0, 2], HOST].tolist() == [0, 0]
+
+
+def test_every_launch_costs_the_host_and_graphs_spare_it():
+    """Chains of eager operators launch more kernels; a captured pass launches none."""
+
+    def idle(**switches):
+        setting = make_setting(layer_host_s=0.0, forward_host_s=1.0, backward_host_s=1.0, **switches)
+        return build_tables(setting, make_strategies()).forward_parts[0, 1, HOST]
+
+    assert idle(norm="eager") - idle() == pytest.approx(2 * 5, rel=1e-3)  # two norms, six kernels for one
+    assert idle(host_share=0.5) == pytest.approx(idle() / 2, rel=1e-3)
+    assert idle(host_share=0.0) == 0
+
+
+def test_stragglers_slow_every_pass_with_the_devices():
+    calm, nervous = (
+        build_tables(make_setting(cluster="dgx-h100:2", jitter=j), make_strategies(dp=[1, 16])).forward_parts[
+            :, 1, 0
+        ]
+        for j in (0.0, 0.01)
+    )
+    assert nervous[0] == calm[0]
+    assert nervous[1] == pytest.approx(1.04 * calm[1])
 
 
 def test_communication_hides_behind_the_host_too():

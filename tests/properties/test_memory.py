@@ -135,7 +135,7 @@ def test_saved_bytes_and_parameters_grow_with_every_size(size, spec, shape, step
 
 def _kept(spec, shape, flash):
     """Return what one micro-batch keeps in the whole model in each mode, and the parameters of a rank."""
-    stack = replace(find_profile("generic"), flash_attention=flash)
+    stack = replace(find_profile("generic"), attention="flash-2" if flash else "megatron-softmax")
     graph = decoder_graph(spec, "drawn")
     kinds = [adapt(kind, stack, find_loss("full")) for kind in graph.kinds]
     per_mode = [[float(saved_bytes(kind, mode, shape)) for kind in kinds] for mode in MODES]

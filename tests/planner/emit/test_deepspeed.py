@@ -95,6 +95,6 @@ def test_one_host_needs_no_hostfile() -> None:
 
 def test_flash_attention_is_asked_for_where_it_was_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Use flash attention" in render(*case("deepspeed"))["README.md"]
-    plain = replace(find_profile("deepspeed"), flash_attention=False)
+    plain = replace(find_profile("deepspeed"), attention="torch")
     monkeypatch.setattr("meshwright.planner.emit.arguments.find_profile", lambda name: plain)
     assert "Use flash attention" not in render(*case("deepspeed"))["README.md"]

@@ -1,0 +1,116 @@
+"""The software profile of a published run, and the switches by which the run differs from it.
+
+A profile follows from the framework and its year; what a row states beyond that (attention kernel, fused
+norms, compilation, CUDA graphs) overrides single switches. Nothing depends on who published the row, on its
+model or its accelerator.
+"""
+
+import re
+from typing import Any, Final
+
+from benchmarks import row_settings as settings
+from benchmarks.rows import Row
+from meshwright.costmodels.fusion import GROUPS
+from meshwright.costmodels.profile import find_profile, profile_with
+
+LATEST: Final = 2024
+"""The year of a row that states none."""
+
+_KERNELS: Final = (
+    ("flash_attentionv1", "flash-1"),
+    ("flash_attention", "flash-2"),
+    ("fused", "megatron-softmax"),
+    ("torch", "torch"),
+)
+"""Words of a stated kernel, and the kernel's name."""
+
+PARTLY_CAPTURED: Final = 0.4
+"""Share of the host's time that CUDA graphs of single sub-blocks leave."""
+
+ROWWISE: Final = 0.65
+"""Products scaled by rows against those scaled by tensors: the scales are applied in a slower epilogue and
+sums are exact (torchao documentation: rowwise scaling trades speed for accuracy)."""
+
+_FRAMEWORKS: Final = (
+    ("maxtext|pathways|gspmd|jax", "maxtext"),
+    ("llm-foundry|composer|fsdp1|llama-recipes|fastchat", "fsdp1"),
+    ("litgpt|lit-gpt|lit-llama", "litgpt"),
+    ("hf trainer|transformers|trl|axolotl|belle|llama-factory", "hf-trainer"),
+    ("fsdp|torchtitan|automodel|accelerate", "fsdp2-eager"),
+)
+"""Patterns of a framework's name, and the profile; Megatron's kin are told apart by year."""
+
+
+def profile_of(row: Row) -> str:
+    """Return the name of the profile, with the switches that the row states otherwise."""
+    base = base_profile(row)
+    switches = _switches(row, base)
+    own = find_profile(base)
+    return profile_with(base, {k: v for k, v in switches.items() if getattr(own, k) != v})
+
+
+def base_profile(row: Row) -> str:
+    """Return the profile of a framework and its year."""
+    framework = row.framework.lower()
+    if re.search("megatron-style|colossal", framework):
+        return "megatron-style"
+    if settings.megatron(row):
+        return _megatron(row, framework)
+    if row.tuning in ("lora", "qlora") and re.search(r"trainer|axolotl|trl|qlora|habana", framework):
+        return "peft"
+    found = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), None)
+    if found is None:
+        found = "deepspeed" if "deepspeed" in framework else "generic"
+    return found
+
+
+def _megatron(row: Row, framework: str) -> str:
+    """Return the profile of a descendant of Megatron-LM by its generation."""
+    year = row.year or LATEST
+    if "deepspeed" in framework and year < LATEST:
+        return "megatron-deepspeed"
+    if year < LATEST:
+        return {2021: "megatron-2021", 2022: "megatron-2022"}.get(year, "megatron-2023")
+    if "megatron-core" in framework and row.moe is None:
+        return "nemo-2024"  # its releases overlap tensor-parallel traffic as NeMo does
+    flexible = row.stated("moe_flex_dispatcher_backend")
+    if "bridge" in framework:
+        return "megatron-bridge-hybridep" if flexible else "megatron-bridge"
+    if "nemo" in framework:
+        return "nemo-2024" if year == LATEST else "megatron-bridge"
+    return "megatron-core-deepep" if flexible else "megatron-core"
+
+
+def _switches(row: Row, base: str) -> dict[str, Any]:
+    """Return what a row states of its stack."""
+    found: dict[str, Any] = _attention(row, base)
+    if row.torch_compile is not None and not settings.megatron(row):
+        found |= dict.fromkeys(GROUPS, "fused" if row.torch_compile else "eager")
+    kernel = str(row.stated("kernel") or "")
+    if kernel:
+        found["norm"] = "fused" if "rms kernel" in kernel.lower() else "eager"
+    if "rowwise" in (row.precision or "").lower():
+        found["low_gemm_fraction"] = ROWWISE
+    return found | _graphs(row)
+
+
+def _attention(row: Row, base: str) -> dict[str, Any]:
+    kernel = row.stated("kernel")
+    if kernel is not None:
+        return {"attention": next(name for word, name in _KERNELS if word in str(kernel))}
+    own = find_profile(base)
+    if row.flash_attention is None or row.flash_attention == own.flash_attention:
+        return {}
+    if row.flash_attention:
+        return {"attention": "flash-2"}
+    return {"attention": "megatron-softmax" if settings.megatron(row) else "torch"}
+
+
+def _graphs(row: Row) -> dict[str, Any]:
+    """Return what CUDA graphs leave of the host's time."""
+    scope, kind = row.stated("cuda_graph_scope"), row.stated("cuda_graph_impl")
+    if scope == "full_iteration" or kind == "local":
+        return {"host_share": 0.0, "dispatch_sync_s": 0.0}
+    if scope or kind == "transformer_engine":
+        return {"host_share": PARTLY_CAPTURED}
+    return {}

@@ -1,0 +1,42 @@
+"""Memory-bound operators fused or eager: bytes, tensors kept, launches."""
+
+import pytest
+
+from meshwright.costmodels.fusion import GROUPS, chain_of, unfused
+from meshwright.costmodels.operators import Gemm, Part, Pointwise
+from meshwright.costmodels.work import ONE_KERNEL, Shape
+
+ONE = Shape(1, 10, 1, 0)
+RMS = Pointwise("norm", "sequence", 8, 8, saves=8, weights=8, group="norm")
+LAYER = Pointwise("norm", "sequence", 8, 8, saves=8, weights=16, group="norm")
+GATED = Pointwise("act", "tensor", 16, 8, saves=8, units=8, backward_ratio=5 / 3, group="activation")
+PLAIN = Pointwise("act", "tensor", 8, 8, saves=8, units=8, group="activation")
+ALL = dict.fromkeys(GROUPS, "eager")
+
+
+def test_an_eager_rms_norm_moves_36_bytes_a_feature_and_keeps_6_more():
+    chain = unfused(RMS, ALL)
+    assert chain.forward(ONE)[0].bytes == 36 * 8 * 10
+    assert chain.backward(ONE)[0].bytes == pytest.approx(86 * 8 * 10)
+    assert chain.saved_bytes(ONE) - RMS.saved_bytes(ONE) == 6 * 8 * 10
+    assert chain.forward(ONE)[0].kernels == 6
+
+
+def test_an_eager_gated_activation_moves_10_and_18_bytes_and_keeps_the_gate():
+    chain = unfused(GATED, ALL)
+    assert chain.forward(ONE)[0].bytes == 10 * 8 * 10
+    assert chain.backward(ONE)[0].bytes == pytest.approx(18 * 8 * 10)
+    assert chain.saved_bytes(ONE) - GATED.saved_bytes(ONE) == 2 * 8 * 10
+
+
+@pytest.mark.parametrize("op", [LAYER, PLAIN, Pointwise("sum", "sequence", 16, 8, group="residual")])
+def test_what_is_one_kernel_in_pytorch_stays_one(op):
+    assert chain_of(op) is None
+    assert unfused(op, ALL) == op
+
+
+def test_only_eager_groups_change():
+    assert unfused(RMS, ALL | {"norm": "fused"}) == RMS
+    assert RMS.chain == ONE_KERNEL
+    product = Gemm("up", Part(8, 8, "x"), (Part(8, 8, "x"),), "column")
+    assert unfused(product, ALL) is product
