@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.attention_kernels import find_attention_kernel
+from meshwright.costmodels.calibration import rate_factor
 from meshwright.costmodels.precision import Precision
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.work import Work
