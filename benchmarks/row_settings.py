@@ -21,8 +21,13 @@ _RECIPES: Final = (
     ("fp16", "fp16"),
 )
 _NO_BF16: Final = ("v100", "titan")
+_PRIMARY: Final = {"fp8": "fp8-weights", "fp8-current": "fp8-weights", "mxfp8": "mxfp8-weights"}
+_PRIMARY_LOW: Final = 2024
+"""From then on Megatron's kin gather 8-bit weights and keep no 16-bit copy (--fp8-param-gather)."""
 _ALIGNED_LATER: Final = 2023
-"""From then on Megatron and NeMo shard the optimizer and split the sequence by default."""
+"""From then on Megatron and NeMo shard the optimizer by default."""
+_SPLIT_LATER: Final = 2024
+"""From then on recipes split the sequence by default; before, it was a flag to be set."""
 
 
 def precision_of(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -32,9 +37,11 @@ def precision_of(row: Row) -> tuple[str, tuple[str, ...]]:
         name = "fp16" if old else "bf16"
         return name, (f"precision not stated: {name}",)
     said = " ".join(str(w) for w in (row.stated("precision_label"), row.precision) if w).lower()
-    if "fp8" in said and "FP8_CS" in (row.stated("recipe") or ""):
-        return "fp8-current", ()
     name = next((recipe for pattern, recipe in _RECIPES if re.search(pattern, said)), "bf16")
+    if "fp8" in said and "FP8_CS" in (row.stated("recipe") or ""):
+        name = "fp8-current"
+    if megatron(row) and (row.year or 0) >= _PRIMARY_LOW and name in _PRIMARY:
+        return _PRIMARY[name], ("8-bit primary weights, as the recipes of NeMo and Megatron-Core have them",)
     return ("fp16" if old else name), ()
 
 
@@ -163,7 +170,8 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
         return ("full",) * blocks, ()
     if said == "none":
         return ("none",) * blocks, ()
-    if said.startswith("selective-op") and "qkv" not in said and "save a2a" not in said:
+    unnamed = said.startswith("selective (") and "torchtitan" in row.framework
+    if (said.startswith("selective-op") or unnamed) and "qkv" not in said and "save a2a" not in said:
         half = tuple("full" if i % 2 == 0 else "selective" for i in range(blocks))
         return half, (f"{row.recompute}: keeps every second product, priced as full in every second layer",)
     modules = row.stated("recompute_modules")
@@ -182,4 +190,4 @@ def sequence_parallel_of(row: Row, tp: int) -> bool:
     """Return whether norms and residuals are split by ``tp``."""
     if row.sequence_parallel is not None:
         return row.sequence_parallel and tp > 1
-    return tp > 1 and (row.year or _ALIGNED_LATER) >= _ALIGNED_LATER
+    return tp > 1 and (row.year or _SPLIT_LATER) >= _SPLIT_LATER

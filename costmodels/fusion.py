@@ -13,7 +13,8 @@ activation (gated: ``silu(gate) * up``)
     forward 4 + 6 = 10 against 6; backward 6 + 6 + 6 = 18 against 10; the activated gate is kept: 2 bytes.
     A plain activation function is one kernel in PyTorch as well.
 rotary (``x * cos + rotate_half(x) * sin``)
-    forward 2 + 4 + 4 + 4 + 6 = 20 against 4; backward the same; nothing more is kept.
+    forward 2 + 4 + 4 + 4 + 6 = 20 against 4; backward the same. The product's output lives on beside the
+    turned copies, as the values are a view of it: 2 bytes.
 residual (dropout and sum apart)
     with dropout 5 features and a mask against 3 and a mask; without it one sum either way.
 
@@ -35,7 +36,7 @@ FUSIONS: Final = ("fused", "eager")
 
 NORM: Final = Chain(36 / 4, 86 / 6, 6.0, 6, 13)
 GATED: Final = Chain(10 / 6, 18 / 10, 2.0, 2, 3)
-ROTARY: Final = Chain(20 / 4, 20 / 4, 0.0, 5, 5)
+ROTARY: Final = Chain(20 / 4, 20 / 4, 2.0, 5, 5)
 DROPOUT: Final = Chain(5 / 3, 1.0, 0.0, 2, 2)
 
 GROUPS: Final = ("norm", "activation", "rotary", "residual")

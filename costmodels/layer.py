@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, Num
+from meshwright.costmodels.arrays import FloatArray, Num, stacked
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.collectives import collective_time, dispatch_time
@@ -111,7 +111,7 @@ def adapt(
             kernel = find_attention_kernel(profile.attention)
             return replace(op, flash=kernel.flash, core=kernel.name)
         if isinstance(op, CrossEntropy):
-            return replace(op, kernel=loss)
+            return replace(op, kernel=loss, parallel=profile.loss_parallel)
         if low and isinstance(op, Gemm | ExpertGemm):
             return replace(op, low_precision=True)
         return unfused(op, profile.fusions)
@@ -183,6 +183,8 @@ def _pass(
         launches[op.name] = sum((_launches(w) for w in works), start=np.float64(0.0))
         own = np.zeros(len(CAUSES))
         for traffic in op.traffic(shape)[backward]:
+            if traffic.group not in groups:
+                continue
             needs = traffic_time(traffic, groups, profile)
             cause = _CAUSE[traffic.group]
             launches[op.name] = launches[op.name] + (np.asarray(needs) > 0)
@@ -338,10 +340,9 @@ def _broadcast(cost: Mapping[str, Num]) -> LayerCost:
 
 def _modes(values: Sequence[Num]) -> FloatArray:
     """Return arrays (..., C) stacked on an axis of modes before the last, (..., M, C)."""
-    full = np.broadcast_arrays(*[np.zeros(len(CAUSES)) + v for v in values])
-    return np.stack(full, axis=-2)
+    return stacked([np.zeros(len(CAUSES)), *values], tail=1)[..., 1:, :]
 
 
 def _stack(values: Sequence[Num]) -> FloatArray:
     """Return values broadcast together and stacked on a last axis."""
-    return np.stack(np.broadcast_arrays(*[np.asarray(v, dtype=np.float64) for v in values]), axis=-1)
+    return stacked(values)

@@ -203,6 +203,8 @@ PRECISIONS = {
         _low("fp8-weights", "fp8", 1.0, 1.0, 2, weight_bytes=1.0),
         _low("fp8-block", "fp8", 1 + _BLOCK_SCALE, _BLOCK_WEIGHT, 1, weight_bytes=_BLOCK_WEIGHT),
         _low("mxfp8", "fp8", _MX, 2 * _MX, 1),
+        # primary weights quantised along rows and along columns (--fp8-param-gather with the mxfp8 recipe)
+        _low("mxfp8-weights", "fp8", _MX, _MX, 1, weight_bytes=_MX),
         # the published 12B model keeps the first 2 and the last 8 of its 62 blocks in bf16
         _low("nvfp4", "fp4", _NV, 2 * _NV, 2, high_blocks=(2 / 62, 8 / 62)),
     )

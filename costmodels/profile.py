@@ -78,6 +78,8 @@ class Profile:
         are views of the gradient buffer.
     loss
         Cross-entropy implementation (see :mod:`meshwright.costmodels.loss`).
+    loss_parallel
+        Whether a tensor-parallel group keeps the logits split over the vocabulary, or each rank gathers them.
     layer_host_s
         Host time that a block's pass costs whatever its operators (modules, hooks, random states of
         checkpoints).
@@ -131,6 +133,7 @@ class Profile:
     prefetch_units: Num
     bucket_bytes: Num
     loss: str
+    loss_parallel: bool
     layer_host_s: Num
     forward_host_s: Num
     backward_host_s: Num

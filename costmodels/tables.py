@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, IntArray, Num
+from meshwright.costmodels.arrays import FloatArray, IntArray, Num, stacked
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import CAUSES, LayerCost, price_layer
 from meshwright.costmodels.memory import StateBytes
@@ -167,8 +167,10 @@ def _layer_costs(setting: Setting, s: Strategies) -> LayerCost:
     size = len(first)
 
     def gathered(name: str) -> FloatArray:
-        rows = [np.broadcast_to(getattr(c, name), (size, *_tail(costs[0], name))) for c in costs]
-        return np.stack(rows, axis=1)[back]
+        each = np.empty((size, len(costs), *_tail(costs[0], name)))
+        for k, cost in enumerate(costs):
+            each[:, k] = getattr(cost, name)
+        return each[back]
 
     return LayerCost(**{f.name: gathered(f.name) for f in fields(LayerCost)})
 
@@ -333,7 +335,7 @@ def _boundary_bytes(setting: Setting, shapes: list[Shape]) -> FloatArray:
 
 
 def _parts(*parts: FloatArray) -> FloatArray:
-    return np.stack(np.broadcast_arrays(*parts), axis=-1)
+    return stacked(parts)
 
 
 def _tied_reduce(setting: Setting, s: Strategies, tied: FloatArray, where: Spans) -> FloatArray:

@@ -87,15 +87,17 @@ class LossKernel:
 
 @dataclass(frozen=True, slots=True)
 class CrossEntropy:
-    """Vocabulary-parallel cross entropy over logits that the head produced.
+    """Cross entropy over logits that the head produced.
 
-    Traffic over ``tp``: maximum, sum and the target's logit, 4 bytes a token each (Megatron-LM,
-    ``vocab_parallel_cross_entropy``). ``kernel`` says what happens to the logits.
+    Where it is ``parallel`` over the vocabulary, traffic over ``tp`` is maximum, sum and the target's logit,
+    4 bytes a token each (Megatron-LM, ``vocab_parallel_cross_entropy``); else each rank gathers all logits
+    and computes the whole loss. ``kernel`` says what happens to the logits.
     """
 
     name: str
     vocab: Part
     kernel: LossKernel
+    parallel: bool = True
     light: bool = False
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = False
@@ -115,8 +117,9 @@ class CrossEntropy:
         return 0
 
     def logits(self, shape: Shape) -> Num:
-        """Return the logits on one rank: tokens times its share of the vocabulary."""
-        return shape.tokens * self.vocab.local(shape.tp, shape.vocab_multiple)
+        """Return the logits on one rank: tokens times its share of the vocabulary, or all of it."""
+        own = self.vocab.local(shape.tp, shape.vocab_multiple)
+        return shape.tokens * own * (1 if self.parallel else shape.tp)
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the bytes that softmax and loss move."""
@@ -127,7 +130,9 @@ class CrossEntropy:
         return (Work("memory", 0.0, self.logits(shape) * self.kernel.backward_traffic, kernels=2),)
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return three small all-reduces forward."""
+        """Return three small all-reduces forward, or the gathering of the logits."""
+        if not self.parallel:
+            return (Traffic("all_gather", self.logits(shape) * shape.element_bytes * (shape.tp > 1)),), ()
         small = 4.0 * shape.tokens * (shape.tp > 1)
         return (Traffic("all_reduce", small),) * 3, ()
 

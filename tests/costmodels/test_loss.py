@@ -22,9 +22,11 @@ def test_only_the_chunked_loss_repeats_the_head():
     assert [name for name, kernel in LOSSES.items() if kernel.repeats_head] == ["chunked"]
 
 
-def test_the_fused_loss_moves_fewest_bytes():
+def test_kernels_move_less_than_chains_and_what_is_fused_holds_least():
     moved = {name: k.forward_traffic + k.backward_traffic for name, k in LOSSES.items()}
-    assert min(moved, key=lambda name: moved[name]) == "fused"
+    assert moved["kernel"] < moved["fused"] < moved["full"] < moved["torch"] < moved["eager"]
+    held = {name: k.transient_bytes * k.chunk_fraction for name, k in LOSSES.items()}
+    assert held["fused"] < held["chunked"] < held["kernel"] < held["full"] < held["torch"] < held["eager"]
 
 
 def test_an_unknown_name_is_refused_with_what_there_is():

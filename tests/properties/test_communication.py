@@ -92,9 +92,11 @@ def test_slower_links_never_help(collective, size, factor, span):
 
 
 @given(collectives, tensor_bytes, st.floats(1, 100), spans())
-def test_slower_links_and_hops_slow_down_in_proportion(collective, size, factor, span):
-    there = collective_time(collective, size, slower(span, links=factor, hops=factor))
-    assert float(there) == pytest.approx(float(factor * collective_time(collective, size, span)))
+def test_slower_links_and_hops_slow_down_at_most_in_proportion(collective, size, factor, span):
+    """The ramp is the protocols' own time: it grows less than the wire's."""
+    here = float(collective_time(collective, size, span))
+    there = float(collective_time(collective, size, slower(span, links=factor, hops=factor)))
+    assert here / ROUNDING <= there <= factor * here * ROUNDING
 
 
 @given(collectives, tensor_bytes, tensor_bytes, spans())
