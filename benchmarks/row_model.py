@@ -151,11 +151,15 @@ _SYNONYMS: Final = {"top_k": "topk", "moe_ffn": "expert_ffn", "shared": "shared_
 
 def style_of(row: Row) -> Style:
     """Return the style that a row's model name belongs to; Llama's where no pattern matches."""
-    name = row.model_name.lower()
-    found = next((style for pattern, style in STYLES if re.search(pattern, name)), Style("llama"))
+    found = _style(row.model_name.lower())
     if found.model_type == "gemma" and row.layers in (26, 42):  # Gemma 2 under its older sibling's name
         return Style("gemma2", found.keys, found.sizes)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _style(name: str) -> Style:
+    return next((style for pattern, style in STYLES if re.search(pattern, name)), Style("llama"))
 
 
 def experts_of(row: Row) -> dict[str, Any]:

@@ -106,6 +106,9 @@ def _start(
 def run(schedule: StaticSchedule, seconds: FloatArray, transfer: FloatArray) -> FloatArray:
     """End of every operation, ``(operations + 1, batch)``; the last row, at 0, is "none" (-1)."""
     end = np.zeros((schedule.kind.size + 1, transfer.size))
+    if schedule.pp == 1:  # nothing to wait for but the operation before
+        np.cumsum(seconds[schedule.passes], axis=0, out=end[:-1])
+        return end
     for low, high in pairwise(schedule.level_start.tolist()):
         level = slice(low, high)
         end[level] = _start(schedule, level, end, transfer) + seconds[schedule.passes[level]]

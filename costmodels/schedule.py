@@ -161,6 +161,8 @@ def _levels(data: IntArray, pp: int) -> IntArray:
     head if the one whose output it needs was run in an earlier round.
     """
     total = data.size // pp
+    if pp == 1:  # one rank runs an operation a round
+        return np.arange(1, total + 1)
     level = np.full(data.size + 1, -1)
     level[-1] = 0  # an operation that needs no other's output points here
     head = np.arange(pp) * total

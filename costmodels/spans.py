@@ -5,7 +5,7 @@ dimension. The expert mesh folds the same ranks, counted in that order, as ``etp
 is laid in one stride inside the pipeline dimension and in another outside.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,8 +41,21 @@ class Spans:
     pipeline: GroupSpan
 
 
-def folded_span(cluster: Cluster, size: IntArray, stride: IntArray, s: Strategies) -> GroupSpan:
-    """Return the span of groups of ``size`` with ``stride``, counted over a stage's ranks in their order.
+_Laid = tuple[IntArray, IntArray]
+"""Size and stride of groups, each (B,)."""
+
+
+def _spans(cluster: Cluster, laid: Sequence[_Laid]) -> list[GroupSpan]:
+    """Return the spans of several dimensions' groups, placed in one call; a group of one has no stride."""
+    sizes = np.stack([size for size, _ in laid])
+    strides = np.where(sizes > 1, np.stack([stride for _, stride in laid]), 1)
+    all_ = group_span(cluster, sizes, strides)
+    columns = zip(all_.sizes, all_.bandwidth_bytes_per_s, all_.latency_s, strict=True)
+    return [GroupSpan(*column) for column in columns]
+
+
+def _folded(size: IntArray, stride: IntArray, s: Strategies) -> tuple[_Laid, _Laid]:
+    """Return the parts of groups of ``size`` with ``stride``, counted over a stage's ranks in their order.
 
     Parameters
     ----------
@@ -52,39 +65,59 @@ def folded_span(cluster: Cluster, size: IntArray, stride: IntArray, s: Strategie
     """
     inside = np.clip(s.inner // np.maximum(stride, 1), 1, size)
     inside = np.gcd(inside, size)
-    outside = size // inside
     step = np.where(stride >= s.inner, stride * s.pp, s.inner * s.pp)
-    step = np.where(outside > 1, step, 1)
-    near = group_span(cluster, inside, np.where(inside > 1, stride, 1))
-    return joined(near, group_span(cluster, outside, step))
+    return (inside, stride), (size // inside, step)
 
 
 def layer_groups(cluster: Cluster, s: Strategies) -> Mapping[Group, GroupSpan]:
     """Return the groups that a layer talks over, each of shape (B, tiers)."""
     one = np.ones_like(s.tp)
-    rest = s.cp // s.ulysses
+    tensor, ulysses, ring, *parts = _spans(
+        cluster,
+        [
+            (s.tp, one),
+            (s.ulysses, s.context_stride),
+            (s.cp // s.ulysses, s.context_stride * s.ulysses),
+            *_folded(s.etp, one, s),
+            *_folded(s.ep, s.etp, s),
+        ],
+    )
     return {
-        "tensor": group_span(cluster, s.tp, one),
-        "ulysses": group_span(cluster, s.ulysses, np.where(s.ulysses > 1, s.context_stride, 1)),
-        "ring": group_span(cluster, rest, np.where(rest > 1, s.context_stride * s.ulysses, 1)),
-        "expert_tensor": folded_span(cluster, s.etp, one, s),
-        "expert": folded_span(cluster, s.ep, s.etp, s),
+        "tensor": tensor,
+        "ulysses": ulysses,
+        "ring": ring,
+        "expert_tensor": joined(*parts[:2]),
+        "expert": joined(*parts[2:]),
     }
+
+
+def in_use(groups: Mapping[Group, GroupSpan]) -> Mapping[Group, GroupSpan]:
+    """Return the groups that have several members for any of the strategies."""
+    return {name: span for name, span in groups.items() if (span.sizes > 1).any()}
 
 
 def state_spans(cluster: Cluster, s: Strategies) -> Spans:
     """Return the groups of states and of the pipeline."""
-    copies, shard = s.dp_replicate, s.dp_shard
-    context = group_span(cluster, s.cp, np.where(s.cp > 1, s.context_stride, 1))
-    data = group_span(cluster, shard, np.where(shard > 1, s.data_stride, 1))
-    experts = s.expert_shards
+    copies, shard, experts = s.dp_replicate, s.dp_shard, s.expert_shards
+    context, data, replicas, secondary, pipeline, *parts = _spans(
+        cluster,
+        [
+            (s.cp, s.context_stride),
+            (shard, s.data_stride),
+            (copies, s.data_stride * shard),
+            (s.hpz, s.data_stride),
+            (s.pp, s.pipeline_stride),
+            *_folded(experts, np.where(experts > 1, s.etp * s.ep, 1), s),
+            *_folded(copies, np.where(copies > 1, s.etp * s.ep * experts, 1), s),
+        ],
+    )
     return Spans(
         shards=joined(context, data),
-        replicas=group_span(cluster, copies, np.where(copies > 1, s.data_stride * shard, 1)),
-        expert_shards=folded_span(cluster, experts, np.where(experts > 1, s.etp * s.ep, 1), s),
-        expert_replicas=folded_span(cluster, copies, np.where(copies > 1, s.etp * s.ep * experts, 1), s),
-        secondary=group_span(cluster, s.hpz, np.where(s.hpz > 1, s.data_stride, 1)),
-        pipeline=group_span(cluster, s.pp, np.where(s.pp > 1, s.pipeline_stride, 1)),
+        replicas=replicas,
+        expert_shards=joined(*parts[:2]),
+        expert_replicas=joined(*parts[2:]),
+        secondary=secondary,
+        pipeline=pipeline,
     )
 
 

@@ -19,28 +19,28 @@ from meshwright.costmodels.strategy import Setting
 _STACKED = ("kinds", "sequence_length", "expert_load")
 """Fields of a setting whose numbers may differ."""
 _NUMBER = "number"
+_PLAIN = (str, bool, int, float, type(None))
 
 
 @lru_cache(maxsize=256)
 def _numeric(kind: type) -> tuple[tuple[str, bool], ...]:
-    """Return the fields of a dataclass, and whether each is declared to hold numbers or arrays."""
-    return tuple((f.name, f.type in (Num, Num | None)) for f in fields(kind))
+    """Return the fields of a dataclass, and whether each may hold arrays; none of other classes."""
+    return tuple((f.name, f.type in (Num, Num | None)) for f in fields(kind)) if is_dataclass(kind) else ()
 
 
 def structure(value: Any) -> Hashable:
     """Return what kinds, operators or tuples of them must have in common to be stacked: all but numbers."""
-    if isinstance(value, tuple):
-        return tuple(structure(v) for v in value)
-    if not is_dataclass(value):
-        return value  # type: ignore[no-any-return]
     own = type(value)
-    skipped = ("name",) if own is LayerKind else ()
-    parts = []
+    if own is tuple:
+        return tuple([structure(v) for v in value])
+    parts: list[Hashable] = [own]
     for name, numeric in _numeric(own):
-        if name not in skipped:
-            held = getattr(value, name)
-            parts.append(_NUMBER if numeric and held is not None else structure(held))
-    return (own, *parts)
+        held = getattr(value, name)
+        if numeric:
+            parts.append(_NUMBER if held is not None else None)
+        elif own is not LayerKind or name != "name":
+            parts.append(held if type(held) in _PLAIN else structure(held))
+    return tuple(parts) if len(parts) > 1 else value  # type: ignore[no-any-return]
 
 
 def stack(settings: Sequence[Setting], member: IntArray) -> Setting:
@@ -67,7 +67,7 @@ def _merge(values: Sequence[Any], member: IntArray) -> Any:
         return first
     if isinstance(first, tuple):
         return tuple(_merge(column, member) for column in zip(*values, strict=True))
-    if not is_dataclass(first) or isinstance(first, type):
+    if not _numeric(type(first)):
         return first if all(v == first for v in values) else np.array(values)[member]
     merged: dict[str, Any] = {}
     for name, _ in _numeric(type(first)):
@@ -93,8 +93,7 @@ def _map(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple):
         parts = tuple(_map(v, change) for v in value)
         return parts if any(a is not b for a, b in zip(parts, value, strict=True)) else value
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    found = {name: _map(getattr(value, name), change) for name, _ in _numeric(type(value))}
-    changed = {name: v for name, v in found.items() if v is not getattr(value, name)}
+    held = [(name, getattr(value, name)) for name, _ in _numeric(type(value))]
+    found = [(name, old, _map(old, change)) for name, old in held if type(old) not in _PLAIN]
+    changed = {name: new for name, old, new in found if new is not old}
     return replace(value, **changed) if changed else value

@@ -18,7 +18,7 @@ from meshwright.costmodels.memory import StateBytes
 from meshwright.costmodels.offload import host_link_bytes_per_s
 from meshwright.costmodels.operators import Gemm, LayerKind
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.spans import Spans, layer_groups, state_spans
+from meshwright.costmodels.spans import Spans, in_use, layer_groups, state_spans
 from meshwright.costmodels.stacking import taken
 from meshwright.costmodels.states import LayerStates, layer_states
 from meshwright.costmodels.strategy import Setting, Strategies
@@ -159,7 +159,7 @@ def _layer_costs(setting: Setting, s: Strategies) -> LayerCost:
     """Return layer costs with a kinds axis: (B, K, ...), each distinct set of decisions priced once."""
     first, back = _distinct(setting, s)
     few, setting = s.take(first), taken(setting, first)
-    groups = layer_groups(setting.cluster, few)
+    groups = in_use(layer_groups(setting.cluster, few))
     costs = [
         price_layer(kind, shape_of(setting, few, kind), setting.rates, groups, setting.profile)
         for kind in setting.kinds

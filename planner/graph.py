@@ -120,7 +120,8 @@ class ModelGraph:
     @cached_property
     def parameters(self) -> int:
         """All parameters, tied ones counted once."""
-        return sum(self.kinds[k].parameters() for k in self.layer_kinds)
+        counts = self.kind_counts.tolist()
+        return sum(n * kind.parameters() for n, kind in zip(counts, self.kinds, strict=True))
 
     @cached_property
     def active_parameters(self) -> int:

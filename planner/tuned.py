@@ -75,8 +75,10 @@ def _high(kind: LayerKind) -> LayerKind:
 
 def _with_kinds(graph: ModelGraph, layers: Sequence[LayerKind]) -> ModelGraph:
     """Return the graph with a kind for each layer, equal ones made one."""
-    kinds = tuple(dict.fromkeys(layers))
-    return replace(graph, kinds=kinds, layer_kinds=tuple(kinds.index(kind) for kind in layers))
+    objects = {id(kind): kind for kind in layers}  # comparing kinds is slow, and most layers share one
+    kinds = tuple(dict.fromkeys(objects.values()))
+    place = {key: kinds.index(kind) for key, kind in objects.items()}
+    return replace(graph, kinds=kinds, layer_kinds=tuple(place[id(kind)] for kind in layers))
 
 
 def _check_names(graph: ModelGraph, tuning: Tuning) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
-from meshwright.costmodels.spans import folded_span, layer_groups, state_spans
+from meshwright.costmodels.spans import layer_groups, state_spans
 from meshwright.costmodels.strategy import Setting
 from meshwright.costmodels.tables import build_tables
 from meshwright.hardware.catalogue import load_cluster
@@ -90,7 +90,7 @@ def test_folds_inside_the_pipeline_dimension_are_plain_groups(etp, ep, rest):
     if dp > 64:
         return
     s = make_strategies(dp=dp, ep=ep, etp=etp)
-    got = folded_span(CLUSTER, s.ep, s.etp, s)
+    got = layer_groups(CLUSTER, s)["expert"]
     expected = group_span(CLUSTER, ep, etp)
     assert got.sizes.tolist() == [expected.sizes.tolist()]
 
