@@ -52,29 +52,40 @@ def measure(name: str) -> dict[str, Any]:
         "plan": result.plan and result.plan.to_dict(),
         "breakdown": best and dict(best.breakdown),
         "peak_gib": best and bytes_to_gib(max(best.peak_bytes)),
+        "host_gib": best and bytes_to_gib(max(best.host_bytes)),
+        "why": result.infeasibility and result.infeasibility.message,
         "published": rows,
     }
 
 
 def report(row: dict[str, Any]) -> str:
     """Return one job's figures as text."""
+    lines = (
+        _plan(row) if row["plan"] else [f"{row['name']}: {row['status']}; {row['why'] or 'no plan found'}"]
+    )
+    for entry in row["published"]:
+        ratio = f" ({entry['step_s'] / row['step_s']:.3f} x)" if row["step_s"] else ""
+        fits = "fits" if entry["fits"] else "does not fit"
+        lines.append(
+            f"  published: {entry['step_s']:.3f} s{ratio}, {entry['peak_gib']:.1f} GiB, {fits}: "
+            f"{entry['source']}"
+        )
+    return "\n".join(lines)
+
+
+def _plan(row: dict[str, Any]) -> list[str]:
+    """Return the plan that was found, and how it was found, in two lines."""
     plan = row["plan"]
     degrees = ("tp", "cp", "pp", "dp", "vpp", "ep", "etp", "dp_replicate", "zero_stage", "micro_batch_size")
     always = ("tp", "pp", "dp", "zero_stage", "micro_batch_size")
     mesh = " ".join(f"{k} {plan[k]}" for k in degrees if plan[k] > 1 or k in always)
-    lines = [
+    away = f", {plan['offload']} offloaded ({row['host_gib']:.1f} GiB)" if plan["offload"] != "none" else ""
+    return [
         f"{row['name']}: {row['status']} {row['step_s']:.3f} s, gap {100 * row['gap']:.3f} %, "
         f"MFU {100 * row['mfu']:.1f} %, {row['peak_gib']:.1f} GiB a device",
-        f"  planned in {row['wall_s']:.1f} s with {row['planner_gib']:.2f} GiB: {mesh}, {plan['schedule']}",
+        f"  planned in {row['wall_s']:.1f} s with {row['planner_gib']:.2f} GiB: "
+        f"{mesh}, {plan['schedule']}{away}",
     ]
-    for entry in row["published"]:
-        ratio = entry["step_s"] / row["step_s"]
-        fits = "fits" if entry["fits"] else "does not fit"
-        lines.append(
-            f"  published: {entry['step_s']:.3f} s ({ratio:.3f} x), {entry['peak_gib']:.1f} GiB, {fits}: "
-            f"{entry['source']}"
-        )
-    return "\n".join(lines)
 
 
 def main() -> None:

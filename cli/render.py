@@ -183,7 +183,18 @@ def _peaks(estimate: Estimate) -> list[RenderableType]:
         which = listed(span(over[a], over[b]) for a, b in runs([r - i for i, r in enumerate(over)]))
         noun = "stage" if len(over) == 1 else "stages"
         rows.append(("too much", f"{noun} {which}, by {gib(missing)} GiB at most"))
-    return [Text(), facts(rows)]
+    return [Text(), facts([*rows, *_host(estimate)])]
+
+
+def _host(estimate: Estimate) -> list[tuple[str, str]]:
+    """Return what one device keeps in host memory at most, and its share; nothing without offloading."""
+    held, share = max(estimate.host_bytes, default=0.0), estimate.host_share_bytes
+    if not held:
+        return []
+    if share is None:
+        return [("on the host", f"{gib(held)} GiB a device; how much memory the host has is not known")]
+    over = f": {gib(held - share)} GiB too many" if held > share else ""
+    return [("on the host", f"{gib(held)} of {gib(share)} GiB that are a device's share{over}")]
 
 
 def _bill(estimate: Estimate) -> list[tuple[str, str]]:
@@ -201,7 +212,8 @@ def _infeasible(found: Infeasibility) -> list[RenderableType]:
     """Return which limit binds, by how little it is missed, and what would lift it."""
     rows = [("rule", words(found.rule)), ("why", found.message)]
     if found.missing_bytes is not None:
-        rows.append(("missing", f"{gib(found.missing_bytes)} GiB on the fullest device"))
+        where = "of host memory for each device" if found.rule == "host memory" else "on the fullest device"
+        rows.append(("missing", f"{gib(found.missing_bytes)} GiB {where}"))
     if found.closest is not None:
         peak, usable = max(found.closest.peak_bytes), found.closest.usable_bytes
         rows.append(("closest", f"{mesh(found.closest.plan)}: {gib(peak)} of {gib(usable)} GiB"))

@@ -59,6 +59,8 @@ class Field:
 
     Attributes
     ----------
+    usable, host_share
+        Bytes that a plan may fill on each device, and for it in host memory.
     bounds
         Lower bound on each mesh's step, (B,); infinite where no plan fits. The search raises it.
     free_s
@@ -83,6 +85,7 @@ class Field:
     tables: TableStore
     want: Demand
     usable: float
+    host_share: float
     bounds: FloatArray
     free_s: float
     forward_share: FloatArray
@@ -124,6 +127,7 @@ class Field:
             self.tables.take(np.array([row])),
             self.want,
             self.usable,
+            self.host_share,
             self.problem.target.recompute_uniform,
             self.problem.target.uneven_chunks,
         )
@@ -152,7 +156,8 @@ def survey(problem: Problem) -> Field:
     store = TableStore(common, meshes)
     looks = _looks(common, want, store)
     quick = quick_bounds(meshes.strategies(), looks)
-    crowded = looks.host_bytes * SAFETY > host_memory_share_bytes(problem.cluster)
+    host_share = host_memory_share_bytes(problem.cluster)
+    crowded = looks.host_bytes * SAFETY > host_share
     bounds = np.where((looks.floor_bytes <= usable) & ~crowded, quick, np.inf)
     order = np.argsort(bounds, kind="stable")
     return Field(
@@ -162,6 +167,7 @@ def survey(problem: Problem) -> Field:
         tables=store,
         want=want,
         usable=usable,
+        host_share=host_share,
         bounds=bounds,
         free_s=float(quick.min(initial=np.inf)),
         forward_share=looks.forward_share,

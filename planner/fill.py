@@ -90,7 +90,8 @@ def fill(
         present = [int(k) for k in np.flatnonzero(kinds[own].sum(axis=0))]
         states = float(kinds[own].sum(axis=0) @ tables.state_bytes[0])
         gathered = growth * max(float(tables.unit_bytes[0, k]) for k in present)
-        lightest = max(min(float(working[k, m]) for m in chains[k]) for k in present)
+        # modes off the hull as well: one that works in less room than the thrifty ones may be all that fits
+        lightest = max(float(working[k, want.allowed[k]].min()) for k in present)
         free = room - states - gathered
         need = float(row @ (kinds[own] @ least)) + lightest - free
         start = np.zeros((len(own), *saved.shape), dtype=np.int64)

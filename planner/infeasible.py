@@ -10,6 +10,7 @@ from meshwright.costmodels.precision import PRECISIONS
 from meshwright.hardware.spec import Cluster, Tier
 from meshwright.hardware.units import bytes_to_gib
 from meshwright.planner.binding import unpinned
+from meshwright.planner.choice import Choice
 from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
@@ -20,6 +21,7 @@ from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate, Infeasibility
 from meshwright.planner.rules import plain_value
 from meshwright.planner.space import degrees, enumerate_meshes
+from meshwright.planner.spill import spilled
 
 LIGHTEST_TRIED = 6
 """Meshes in which CP-SAT looks for the lowest peak."""
@@ -104,6 +106,8 @@ def _no_room(f: Field, expired: Callable[[], bool]) -> Infeasibility:
             f"{_gib(f.usable)} are usable"
         )
         return Infeasibility("memory", message, missing, None, _working(f.problem, expired))
+    if lightest.fits_device and not lightest.fits_host:
+        return _no_host_room(f, lightest, expired)
     missing = max(lightest.peak_bytes) - f.usable
     stage = int(np.argmax(lightest.peak_bytes))
     device, plan = f.problem.cluster.accelerator.name, lightest.plan
@@ -115,13 +119,24 @@ def _no_room(f: Field, expired: Callable[[], bool]) -> Infeasibility:
     return Infeasibility("memory", message, missing, lightest, _working(f.problem, expired))
 
 
+def _no_host_room(f: Field, lightest: Estimate, expired: Callable[[], bool]) -> Infeasibility:
+    """Devices would hold the lightest plan, but its host does not hold what it offloads."""
+    missing = max(lightest.host_bytes) - f.host_share
+    message = (
+        f"host memory: the lightest plan found ({mesh_of(lightest.plan).describe(0)}) keeps "
+        f"{_gib(max(lightest.host_bytes))} GiB of each device in host memory; a device's share of "
+        f"{f.problem.cluster.name} is {_gib(f.host_share)} GiB: {_gib(missing)} GiB too many"
+    )
+    return Infeasibility("host memory", message, missing, lightest, _working(f.problem, expired))
+
+
 def _gib(n_bytes: float) -> str:
     return f"{bytes_to_gib(n_bytes):.2f}"
 
 
 def _lightest(f: Field, expired: Callable[[], bool]) -> Estimate | None:
     """Return the plan of lowest peak that CP-SAT finds in the meshes of lowest floor."""
-    free = replace(f, usable=1e18)
+    free = replace(f, usable=1e18, host_share=np.inf, splits={})
     rows = np.argsort(f.floor_bytes, kind="stable")[:FIT_TRIED]
     light = sorted(_light_plans(free, rows), key=lambda found: found.candidate.peak_bytes)
     best: list[Found] = light[:1]
@@ -164,7 +179,15 @@ def _working(problem: Problem, expired: Callable[[], bool]) -> tuple[str, ...]:
 
 
 def fits(problem: Problem) -> bool:
-    """Return whether an evenly split plan of the problem fits: a plan in hand, not a bound."""
+    """Return whether an evenly split plan of the problem fits: a plan in hand, not a bound.
+
+    As in the search, states go to the host only where nothing fits without.
+    """
+    away = spilled(problem)
+    return _fits(problem) or (away is not None and _fits(away))
+
+
+def _fits(problem: Problem) -> bool:
     f = survey(problem)
     rows = np.argsort(f.floor_bytes, kind="stable")[:FIT_TRIED]
     return bool(even_plans(f, rows[np.isfinite(f.bounds[rows])]))
@@ -198,6 +221,12 @@ def _lighter_jobs(problem: Problem) -> Iterator[Remedy]:
         yield "a fused cross entropy (loss: fused)", lambda: replace(problem, job=replace(job, loss="fused"))
     if job.headroom > 0:
         yield "no memory headroom (risky)", lambda: replace(problem, job=replace(job, headroom=0.0))
+    kept = {"recompute": Choice(allowed=problem.target.recompute)}
+    if "recompute" not in job.choices and "offload" in problem.target.recompute:
+        yield (
+            "activations in host memory (recompute: offload)",
+            lambda: problem.choosing(**kept),
+        )
     half = job.sequence_length // 2
     if half:
         yield (

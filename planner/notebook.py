@@ -24,10 +24,19 @@ def estimate_text(estimate: "Estimate") -> str:
             f"{estimate.step_time_s:.4g} s a step, {estimate.mfu:.1%} MFU, "
             f"{estimate.tokens_per_s:,.0f} tokens/s",
             _mesh(estimate.plan),
-            f"memory {peak:.2f} of {usable:.2f} GiB: {fits}",
+            f"memory {peak:.2f} of {usable:.2f} GiB{_host(estimate)}: {fits}",
             "time: " + ", ".join(spent),
         )
     )
+
+
+def _host(estimate: "Estimate") -> str:
+    """Say what a device keeps in host memory at most, where it keeps anything there."""
+    held, share = max(estimate.host_bytes, default=0.0), estimate.host_share_bytes
+    if not held:
+        return ""
+    of = "" if share is None else f" of its {bytes_to_gib(share):.2f}"
+    return f", {bytes_to_gib(held):.2f}{of} GiB on the host"
 
 
 def result_text(result: "Result") -> str:

@@ -8,6 +8,7 @@ from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.memory import ITEMS
+from meshwright.costmodels.offload import host_memory_share_bytes
 from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.roofline import device_rates
@@ -88,6 +89,12 @@ def usable_bytes(problem: Problem) -> float:
     return problem.cluster.accelerator.memory_bytes * (1 - problem.job.headroom)
 
 
+def host_share_bytes(problem: Problem) -> float | None:
+    """Return a device's share of host memory, None where its size is not known."""
+    share = host_memory_share_bytes(problem.cluster)
+    return float(share) if np.isfinite(share) else None
+
+
 def price_plan(problem: Problem, plan: Plan) -> Estimate:
     """Return the price of a legal plan."""
     strategies = mesh_of(plan).strategies()
@@ -109,6 +116,8 @@ def _estimate(problem: Problem, plan: Plan, got: Price) -> Estimate:
         peak_bytes=tuple(float(got.peak_bytes[0, r]) for r in ranks),
         capacity_bytes=float(problem.cluster.accelerator.memory_bytes),
         usable_bytes=usable_bytes(problem),
+        host_bytes=tuple(float(got.host_bytes[0, r]) for r in ranks),
+        host_share_bytes=host_share_bytes(problem),
         tokens_per_s=tokens / step,
         mfu=own / (step * peak),
         hfu=executed / (step * peak),

@@ -1,7 +1,7 @@
 """A planning problem: a model, a cluster and a job, loaded and checked together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -11,6 +11,7 @@ from meshwright.costmodels.precision import Optimizer, Precision, find_optimizer
 from meshwright.costmodels.profile import Profile, find_profile
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.spec import Cluster
+from meshwright.planner.choice import Choice
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.lengths import check_lengths, length_notes
@@ -62,6 +63,13 @@ class Problem:
     def optimizer(self) -> Optimizer:
         """The optimizer."""
         return find_optimizer(self.job.optimizer)
+
+    def choosing(self, **choices: Choice) -> "Problem":
+        """Return the problem with more choices of its job; what does not depend on them is kept."""
+        changed = replace(self, job=replace(self.job, choices={**self.job.choices, **choices}))
+        given = {f.name for f in fields(self)}
+        changed.__dict__.update({k: v for k, v in self.__dict__.items() if k not in given})
+        return changed
 
     @property
     def notes(self) -> tuple[str, ...]:

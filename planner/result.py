@@ -25,6 +25,10 @@ class Estimate:
         For each pipeline rank the bytes by item; the items add up to ``peak_bytes[rank]``.
     capacity_bytes, usable_bytes
         Memory of a device, and what the headroom leaves of it.
+    host_bytes
+        For each pipeline rank what one device keeps in host memory; zeros without offloading.
+    host_share_bytes
+        A device's equal share of its host's memory, None where that is not known.
     tokens_per_s
         Tokens of the main stream and, in an encoder-decoder, of the target.
     mfu, hfu
@@ -57,11 +61,24 @@ class Estimate:
     parameters: int | None = None
     trainable_parameters: int | None = None
     notes: tuple[str, ...] = ()
+    host_bytes: tuple[float, ...] = ()
+    host_share_bytes: float | None = None
+
+    @property
+    def fits_device(self) -> bool:
+        """Whether every rank's peak is within the usable memory."""
+        return max(self.peak_bytes) <= self.usable_bytes
+
+    @property
+    def fits_host(self) -> bool:
+        """Whether what is offloaded is within every device's share of host memory."""
+        share = self.host_share_bytes
+        return share is None or max(self.host_bytes, default=0.0) <= share
 
     @property
     def fits(self) -> bool:
-        """Whether every rank's peak is within the usable memory."""
-        return max(self.peak_bytes) <= self.usable_bytes
+        """Whether every rank's memory suffices, on the device and on its host."""
+        return self.fits_device and self.fits_host
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -179,5 +196,7 @@ def _memory(best: Estimate | None) -> dict[str, Any] | None:
         "peak_bytes": list(best.peak_bytes),
         "capacity_bytes": best.capacity_bytes,
         "usable_bytes": best.usable_bytes,
+        "host_bytes": list(best.host_bytes),
+        "host_share_bytes": best.host_share_bytes,
         "fits": best.fits,
     }

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from meshwright.planner.problem import Problem
 from meshwright.planner.result import Result, SearchRecord, Status
 from meshwright.planner.rules import check_problem
 from meshwright.planner.search import State, search
+from meshwright.planner.spill import SPILLED, spilled
 from meshwright.planner.ties import break_ties
 
 if TYPE_CHECKING:
@@ -83,6 +85,10 @@ def solve_problem(
 
     f = survey(problem)
     state = search(f, expired, progress)
+    notes = problem.notes
+    if state.best is None and not expired() and (widened := _spilled(f, state)) is not None:
+        f, notes = widened, (*notes, SPILLED)
+        state = search(f, expired, progress)
     found = break_ties(f, state)
     if found is None:
         return _without_plan(f, state, started, expired)
@@ -96,11 +102,19 @@ def solve_problem(
         plan=best.plan,
         estimate=best,
         alternatives=find_alternatives(f, best, alternatives, expired) if alternatives else (),
-        binding=binding(f, best),
+        binding=binding(replace(f, problem=problem), best),
         record=_record(f, state),
-        notes=problem.notes,
+        notes=notes,
         runtime_s=time.perf_counter() - started,
     )
+
+
+def _spilled(f: Field, state: State) -> Field | None:
+    """Return the meshes with states in host memory where it is proven that nothing fits without."""
+    widened = spilled(f.problem) if state.proven and len(f.meshes) else None
+    if widened is None or not len((found := survey(widened)).meshes):
+        return None
+    return replace(found, discarded={"nothing fits without offloading": len(f.meshes), **found.discarded})
 
 
 def _check_call(time_limit_s: float | None, alternatives: int) -> None:

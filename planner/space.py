@@ -7,10 +7,11 @@ Twins that differ in name only are kept once: ZeRO where nothing can be sharded,
 order of the dimensions in use, the exchange of keys and values where all context ranks exchange heads.
 
 Searched only if the job pins them: schedules other than 1F1B and interleaved (GPipe holds every micro-batch
-in flight, and frameworks at scale do not run it), offloading, and context parts of fewer than
-:data:`LEAST_CONTEXT_TOKENS`. Some degrees follow the topology unless they are pinned: what lies inside a
-block of a tier is one copy (hybrid sharding), the data ranks of a node share a secondary copy, and heads are
-exchanged by all context ranks or by those of a node. The expert-tensor degree is 1 or ``tp``.
+in flight, and frameworks at scale do not run it), and context parts of fewer than
+:data:`LEAST_CONTEXT_TOKENS`. Offloading of states is searched if the job pins it, and where nothing fits
+without it (:mod:`meshwright.planner.spill`). Some degrees follow the topology unless they are pinned: what
+lies inside a block of a tier is one copy (hybrid sharding), the data ranks of a node share a secondary copy,
+and heads are exchanged by all context ranks or by those of a node. The expert-tensor degree is 1 or ``tp``.
 """
 
 from collections.abc import Iterator

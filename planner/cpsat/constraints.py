@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.schedule import in_flight
 from meshwright.planner.cpsat.scaling import Scaled
-from meshwright.planner.cpsat.variables import Variables
+from meshwright.planner.cpsat.variables import Expression, Variables
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Constraints:
         self.one_mode()
         for rank in range(self.variables.schedule.pp):
             self.memory(rank)
+            self.host(rank)
 
     def one_mode(self) -> None:
         """All blocks share one recompute mode where the target knows no other."""
@@ -52,11 +54,26 @@ class Constraints:
                 v.model.add(gathered >= int(s.unit[k]) * flag)
                 v.model.add(working >= int(s.working[k, m]) * flag)
         for live in in_flight(v.schedule)[rank]:
-            kept = cp_model.LinearExpr.sum(
-                [
-                    int(q) * int(s.saved[k, m]) * n
-                    for c, q in zip(own, live, strict=True)
-                    for (k, m), n in v.counts[c].items()
-                ]
-            )
-            v.model.add(states + kept + gathered + working <= self.peak)
+            v.model.add(states + self._kept(own, live, s.saved) + gathered + working <= self.peak)
+
+    def host(self, rank: int) -> None:
+        """Offloaded states and activations fit the device's share of host memory, at every maximal moment."""
+        v, s = self.variables, self.scaled
+        if s.host_room is None:
+            return
+        own = [int(c) for c in v.schedule.chunks_of_rank[rank]]
+        states = cp_model.LinearExpr.sum(
+            [int(s.host_states[k]) * n for c in own for (k, _), n in v.counts[c].items()]
+        )
+        for live in in_flight(v.schedule)[rank]:
+            v.model.add(states + self._kept(own, live, s.host_saved) <= s.host_room)
+
+    def _kept(self, own: list[int], live: IntArray, saved: IntArray) -> Expression:
+        """Return what the chunks of a rank keep with so many micro-batches alive in each."""
+        return cp_model.LinearExpr.sum(
+            [
+                int(q) * int(saved[k, m]) * n
+                for c, q in zip(own, live, strict=True)
+                for (k, m), n in self.variables.counts[c].items()
+            ]
+        )

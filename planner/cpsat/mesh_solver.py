@@ -31,20 +31,26 @@ POLISH_LIMIT = 0.1
 
 @dataclass(frozen=True)
 class Candidate:
-    """A priced assignment of layers: counts (C, K, M), cut points (C + 1,), and what the price says."""
+    """A priced assignment of layers: counts (C, K, M), cut points (C + 1,), and what the price says.
+
+    ``peak_bytes`` and ``host_bytes`` are those of the fullest device and of the fullest share of a host.
+    """
 
     counts: IntArray
     cuts: IntArray
     step_s: float
     peak_bytes: float
+    host_bytes: float
     critical_rank: int
 
 
 def candidates(got: Price, counts: Sequence[IntArray], cuts: Sequence[IntArray]) -> list[Candidate]:
     """Return the candidates of a batch of prices, in its order."""
-    peaks = got.peak_bytes.max(axis=1)
+    peaks, hosts = got.peak_bytes.max(axis=1), got.host_bytes.max(axis=1)
     return [
-        Candidate(n, c, float(got.step_time_s[i]), float(peaks[i]), int(got.critical_rank[i]))
+        Candidate(
+            n, c, float(got.step_time_s[i]), float(peaks[i]), float(hosts[i]), int(got.critical_rank[i])
+        )
         for i, (n, c) in enumerate(zip(counts, cuts, strict=True))
     ]
 
@@ -81,6 +87,7 @@ class MeshTask:
     tables: Tables
     want: Demand
     usable_bytes: float
+    host_share_bytes: float
     recompute_uniform: bool
     uneven_chunks: bool = False
 
@@ -92,9 +99,10 @@ class MeshSolver:
         self.task, self.limit = task, limit
         s = task.strategies
         self.schedule = build(s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0]))
-        self.scaled: Scaled = scale(task.setting, s, task.tables, task.want, task.usable_bytes)
+        limits = (task.usable_bytes, task.host_share_bytes)
+        self.scaled: Scaled = scale(task.setting, s, task.tables, task.want, *limits)
         self.model = cp_model.CpModel()
-        mix = None if task.recompute_uniform else self._mixes(cutoff_s)
+        mix = None if task.recompute_uniform or self.scaled.host_by_mode else self._mixes(cutoff_s)
         free = self.schedule.vpp == 1 or task.uneven_chunks
         self.variables = make_variables(self.model, self.schedule, task.graph, task.want, mix, free)
         self.constraints = Constraints(self.variables, self.scaled, task.recompute_uniform)

@@ -47,6 +47,9 @@ class Scaled:
         Bytes in memory units, rounded up: (K,), (K, M), (K,), (K, M).
     room
         Memory units on each device.
+    host_states, host_saved, host_room
+        What lies in host memory in units, rounded up, (K,) and (K, M), and a device's share of it; None
+        where nothing is offloaded or host memory has no limit.
     """
 
     unit_s: float
@@ -70,6 +73,14 @@ class Scaled:
     unit: IntArray
     working: IntArray
     room: int
+    host_states: IntArray
+    host_saved: IntArray
+    host_room: int | None = None
+
+    @property
+    def host_by_mode(self) -> bool:
+        """Whether the limit of host memory makes one mode of a layer unlike another."""
+        return self.host_room is not None and bool(self.host_saved.any())
 
     def floor_time(self, seconds: float) -> int:
         """Return whole units in a duration."""
@@ -84,8 +95,15 @@ def _up(values: FloatArray, unit: float) -> IntArray:
     return np.ceil(values / unit).astype(np.int64)
 
 
-def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable: float) -> Scaled:
-    """Return one mesh (the first of the batch) in integers."""
+def scale(
+    setting: Setting,
+    s: Strategies,
+    tables: Tables,
+    want: Demand,
+    usable: float,
+    host_share: float = np.inf,
+) -> Scaled:
+    """Return one mesh (the first of the batch) in integers, with what a plan may fill on device and host."""
     profile = setting.profile
     lost, growth = profile.overlap_cost, 1 + profile.fragmentation
     blocks = np.flatnonzero(want.blocks)
@@ -94,6 +112,9 @@ def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable:
     backward, split = tables.backward_s[0], splits_backward(s.schedule[0])
     weight = np.minimum(tables.weight_s[0], backward.min(axis=-1)) * split
     hidden = (1 - lost) * profile.overlap_gradients
+    host_states = _up(tables.host_bytes[0], byte)
+    host_saved = _up(tables.offloaded_bytes[0] * want.allowed, byte)
+    limited = np.isfinite(host_share) and (host_states.any() or host_saved.any())
     last_pass = np.broadcast_to(weight[:, None], backward.shape) if split else backward
     return Scaled(
         unit_s=unit,
@@ -116,5 +137,8 @@ def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable:
         saved=_up(growth * tables.saved_bytes[0], byte),
         unit=_up(growth * tables.unit_bytes[0], byte),
         working=_up(growth * tables.working_bytes[0], byte),
+        host_states=host_states,
+        host_saved=host_saved,
+        host_room=int(host_share / byte) if limited else None,
         room=int((usable - sum(float(v[0]) for v in fixed_bytes(setting, s).values())) / byte),
     )

@@ -158,7 +158,18 @@ def test_real_page_when_piped(tmp_path: Path) -> None:
 
 
 def test_real_search_that_finds_nothing_says_what_binds() -> None:
-    done = run("solve", *SMALL, "--cluster", "rtx-3090:1", "--target", "fsdp", "--pin", "recompute=none")
+    alone = ("--pin", "recompute=none", "--pin", "offload=none")
+    done = run("solve", *SMALL, "--cluster", "rtx-3090:1", "--target", "fsdp", *alone)
     assert done.exit_code == 3, done.output
     assert done.stdout.startswith("INFEASIBLE  ")
     assert "GiB" in done.stdout.split("Why nothing fits", 1)[1]
+
+
+def test_real_search_offloads_where_nothing_fits_and_says_so() -> None:
+    """The same without a word on offloading: parameters go to the host, and the page tells how much."""
+    done = run("solve", *SMALL, "--cluster", "rtx-3090:1", "--target", "fsdp", "--pin", "recompute=none")
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert "parameters on the host" in told
+    assert "nothing fits without offloading" in told
+    assert "on the host" in told.split("after headroom", 1)[1]

@@ -7,6 +7,7 @@ import pytest
 
 import meshwright
 from meshwright.hardware.catalogue import load_cluster
+from meshwright.planner.choice import choice
 from meshwright.planner.infeasible import fits, grow, nearest_batches
 from meshwright.planner.problem import Problem
 from meshwright.planner.solve import solve_problem
@@ -55,14 +56,44 @@ def test_a_pin_that_no_mesh_meets_is_named(job: dict[str, Any], rule: str, told:
 
 
 def test_what_memory_lacks_is_measured_and_its_remedies_work() -> None:
-    asked = problem("llama-3.1-8b", "rtx-4090-8", target="deepspeed", headroom=0.3)
+    asked = problem("llama-3.1-8b", "rtx-4090-8", target="deepspeed", headroom=0.3, pins={"offload": "none"})
     found = why(asked)
     assert found.rule == "memory"
     closest = found.closest
     assert found.missing_bytes == pytest.approx(max(closest.peak_bytes) - closest.usable_bytes)
     assert found.missing_bytes > 0
-    assert "no memory headroom (risky)" in found.remedies
+    assert {"no memory headroom (risky)", "drop the pin on offload"} <= set(found.remedies)
     assert fits(replace(asked, job=replace(asked.job, headroom=0.0)))
+
+
+def test_where_nothing_fits_states_go_to_the_host_unless_the_job_forbids_it() -> None:
+    """What is found is the fastest plan with offloading: pinning the same finds the same."""
+    asked = problem("llama-3.1-8b", "rtx-4090-8", target="deepspeed", headroom=0.3)
+    found = solve_problem(asked, alternatives=0)
+    assert found.status == "OPTIMAL"
+    assert found.plan is not None
+    assert found.plan.offload != "none"
+    assert any("without offloading" in note for note in found.notes)
+    assert found.record is not None
+    assert found.record.discarded["nothing fits without offloading"] > 0
+    assert not any("pin" in told for told in found.binding)
+    same = solve_problem(asked.choosing(offload=choice(["optimizer", "parameters"])), alternatives=0)
+    assert same.plan == found.plan
+
+
+def test_a_host_that_is_too_small_is_what_binds() -> None:
+    """12 bytes of masters and moments for each of 8.03e9 parameters do not go into a host of 50 GB."""
+    asked = problem("llama-3.1-8b", "rtx-4090-8", target="deepspeed", pins={"offload": "optimizer"})
+    small = replace(asked, cluster=replace(asked.cluster, host_memory_bytes=50e9))
+    found = why(small)
+    assert found.rule == "host memory"
+    assert found.closest.fits_device
+    assert not found.closest.fits_host
+    assert not found.closest.fits
+    share = 50e9 / asked.cluster.devices_per_host
+    assert found.missing_bytes == pytest.approx(max(found.closest.host_bytes) - share)
+    assert "host memory" in found.message
+    assert found.missing_bytes > 0
 
 
 def test_a_clock_that_ran_out_tries_no_remedies() -> None:

@@ -16,6 +16,7 @@ from meshwright.planner.problem import Problem
 from meshwright.planner.search import TOLERANCE, search
 from meshwright.planner.solve import solve_problem
 from tests.planner.small import SEEDS, known
+from tests.referees.exhaustive import Everything, everything
 from tests.referees.problems import random_problem, with_memory
 
 SOME = SEEDS[:16]
@@ -125,6 +126,13 @@ def test_events_count_up_and_their_incumbent_comes_down() -> None:
             assert all(e.done <= e.total for e in events)
 
 
+def _offloaded(problem: Problem) -> Everything:
+    """Return all plans with states in host memory: what is searched where nothing fits without."""
+    every = everything(_pinned(problem, offload=Choice(forbidden=frozenset({"none"}))))
+    assert every is not None
+    return every
+
+
 @pytest.mark.parametrize("seed", SEEDS[:8])
 def test_solving_agrees_with_the_referee_from_end_to_end(seed: int) -> None:
     """Status, price, memory and ties: the recommended plan is an optimal one, the same in two runs."""
@@ -134,6 +142,9 @@ def test_solving_agrees_with_the_referee_from_end_to_end(seed: int) -> None:
         problem, best = with_memory(random_problem(seed, 4, 4), usable), every.optimum(usable)
         got, again = (solve_problem(problem, alternatives=2) for _ in range(2))
         assert (got.status, got.plan) == (again.status, again.plan)
+        if isinf(best):
+            best = _offloaded(problem).optimum(usable)
+            assert any("offload" in note for note in got.notes) == (not isinf(best))
         if isinf(best):
             assert got.status == "INFEASIBLE"
             assert got.infeasibility is not None

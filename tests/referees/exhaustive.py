@@ -40,8 +40,8 @@ class Everything:
         All legal meshes, twins included.
     row
         Mesh of each plan, (N,).
-    step_s, peak_bytes
-        Price of each plan, (N,).
+    step_s, peak_bytes, host_bytes
+        Price of each plan, and what its fullest rank holds on the device and on its host, (N,).
     slack_bytes
         What rounding memory up to whole KiB may cost a plan at most.
     """
@@ -51,15 +51,17 @@ class Everything:
     step_s: FloatArray
     peak_bytes: FloatArray
     slack_bytes: float
+    host_bytes: FloatArray
 
     @cached_property
     def peaks(self) -> FloatArray:
         """Distinct peaks in rising order."""
         return np.unique(self.peak_bytes)
 
-    def optimum(self, usable: float) -> float:
+    def optimum(self, usable: float, host: float = np.inf) -> float:
         """Return the least step among the plans that fit; infinite if none does."""
-        return float(np.min(self.step_s[self.peak_bytes <= usable], initial=np.inf))
+        fits = (self.peak_bytes <= usable) & (self.host_bytes <= host)
+        return float(np.min(self.step_s[fits], initial=np.inf))
 
     def least_step(self, usable: float) -> FloatArray:
         """Return the least step of each mesh among its plans that fit; infinite if none does."""
@@ -221,7 +223,8 @@ def everything(problem: Problem, most_plans: int = 10**7, meshes: Meshes | None 
     sizes = [len(shapes[key]) for key in keys]
     if sum(sizes) > most_plans:
         return None
-    rows, steps, peaks = [np.empty(0, dtype=np.int64)], [np.empty(0)], [np.empty(0)]
+    rows = [np.empty(0, dtype=np.int64)]
+    steps, peaks, hosts = [np.empty(0)], [np.empty(0)], [np.empty(0)]
     tables = build_tables(common, meshes.strategies())
     for row, key in enumerate(keys):
         counts = shapes[key]
@@ -232,6 +235,8 @@ def everything(problem: Problem, most_plans: int = 10**7, meshes: Meshes | None 
             rows.append(same)
             steps.append(got.step_time_s)
             peaks.append(got.peak_bytes.max(axis=1))
+            hosts.append(got.host_bytes.max(axis=1))
     live = int((meshes.num_microbatches * meshes.vpp).max(initial=1))
     slack = 1024.0 * (problem.model.num_layers * (1 + live) + 4)
-    return Everything(meshes, np.concatenate(rows), np.concatenate(steps), np.concatenate(peaks), slack)
+    columns = [np.concatenate(column) for column in (rows, steps, peaks)]
+    return Everything(meshes, *columns, slack, np.concatenate(hosts))

@@ -134,9 +134,11 @@ def with_uneven_chunks(problem: Problem) -> Problem:
     return problem
 
 
-def with_memory(problem: Problem, usable: float) -> Problem:
-    """Return the problem with another memory of its devices."""
+def with_memory(problem: Problem, usable: float, host_share: float | None = None) -> Problem:
+    """Return the problem with another memory of its devices, and of their hosts."""
     device = replace(problem.cluster.accelerator, memory_bytes=usable / (1 - problem.job.headroom))
-    changed = Problem(problem.model, replace(problem.cluster, accelerator=device), problem.job)
+    host = None if host_share is None else host_share * problem.cluster.devices_per_host
+    cluster = replace(problem.cluster, accelerator=device, host_memory_bytes=host)
+    changed = Problem(problem.model, cluster, problem.job)
     changed.__dict__.update(profile=problem.profile, target=problem.target)
     return changed

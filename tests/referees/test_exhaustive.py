@@ -37,8 +37,8 @@ def _agree(problem: Problem, every: Everything | None, seed: int) -> int:
     return len(sizes)
 
 
-def _compare(every: Everything, state: State, usable: float) -> None:
-    best, found = every.optimum(usable), state.incumbent_s
+def _compare(every: Everything, state: State, usable: float, host: float = np.inf) -> None:
+    best, found = every.optimum(usable, host), state.incumbent_s
     assert state.proven
     assert state.bound <= best * (1 + 1e-9), "the bound excludes a plan that exists"
     if np.isinf(best):
@@ -46,6 +46,7 @@ def _compare(every: Everything, state: State, usable: float) -> None:
         return
     assert state.best is not None, "a plan that fits was overlooked"
     assert state.best.candidate.peak_bytes <= usable
+    assert state.best.candidate.host_bytes <= host
     assert best * (1 - 1e-9) <= found <= best / (1 - TOLERANCE) * (1 + 1e-9)
 
 
@@ -94,6 +95,30 @@ def test_search_finds_the_optimum_of_schedules_with_weight_passes(name: str, see
 def test_search_finds_the_optimum_of_uneven_chunks(name: str, seed: int) -> None:
     problem = with_uneven_chunks(random_problem(seed, 5, 4, PIPELINED | {"schedule": name}))
     _agree(problem, everything(problem, MOST_PLANS), seed)
+
+
+OFFLOADED = {
+    "zero_stage": ">=1",
+    "offload": ["none", "optimizer", "parameters"],
+    "recompute": ["none", "offload", "full"],
+}
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved"])
+@pytest.mark.parametrize("seed", (1001, 1002, 1006, 1011, 1014))
+def test_search_finds_the_optimum_within_host_memory(name: str, seed: int) -> None:
+    """Devices hold what some plans need, hosts a share of what the greediest plan puts there."""
+    problem = random_problem(seed, 3, 4, OFFLOADED | {"schedule": name})
+    every = everything(problem, MOST_PLANS)
+    if every is None or not len(every.row):
+        return
+    hosts = np.unique(every.host_bytes)
+    steps = np.flatnonzero(np.diff(hosts) > 2 * every.slack_bytes)
+    sizes = every.capacities(np.random.default_rng(seed), 3)
+    for usable, at in zip(sizes, steps[[0, len(steps) // 2, -1]] if len(steps) else (), strict=False):
+        host = float(hosts[at]) + every.slack_bytes
+        state = search(survey(with_memory(problem, usable, host)), lambda: False)
+        _compare(every, state, usable, host)
 
 
 @pytest.mark.parametrize("seed", [1014, 1052])
