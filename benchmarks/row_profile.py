@@ -9,6 +9,7 @@ import re
 from typing import Any, Final
 
 from benchmarks import row_settings as settings
+from benchmarks.row_cluster import cluster_of
 from benchmarks.rows import Row
 from meshwright.costmodels.fusion import GROUPS
 from meshwright.costmodels.profile import find_profile, profile_with
@@ -30,6 +31,10 @@ PARTLY_CAPTURED: Final = 0.4
 ROWWISE: Final = 0.65
 """Products scaled by rows against those scaled by tensors: the scales are applied in a slower epilogue and
 sums are exact (torchao documentation: rowwise scaling trades speed for accuracy)."""
+
+UNPACKED: Final = 0.1
+"""Weights of GPTQ are unpacked by a chain of PyTorch operators (shift, mask, scale, zero point), each through
+memory: some ten passes for one."""
 
 _FRAMEWORKS: Final = (
     ("maxtext|pathways|gspmd|jax", "maxtext"),
@@ -61,7 +66,12 @@ def base_profile(row: Row) -> str:
     found = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), None)
     if found is None:
         found = "deepspeed" if "deepspeed" in framework else "generic"
-    return found
+    return "fsdp1-early" if found == "fsdp1" and _early(row) else found
+
+
+def _early(row: Row) -> bool:
+    """Return whether the run is of the first year of its accelerator's architecture."""
+    return (row.year or LATEST) <= cluster_of(row)[0].accelerator.year + 1
 
 
 def _megatron(row: Row, framework: str) -> str:
@@ -91,6 +101,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["norm"] = "fused" if "rms kernel" in kernel.lower() else "eager"
     if "rowwise" in (row.precision or "").lower():
         found["low_gemm_fraction"] = ROWWISE
+    if "gptq" in (row.precision or "").lower():
+        found["expand_fraction"] = UNPACKED
     return found | _graphs(row)
 
 

@@ -176,6 +176,9 @@ def _pass(
         seconds[op.name] = total_time(works, rates, profile, backward) + _cast_time(
             op, shape, rates, backward
         )
+        if isinstance(op, Gemm | ExpertGemm) and op.stored_bytes is not None:
+            expansion = total_time(tuple(w for w in works if w.kernel == "memory"), rates, profile)
+            seconds[op.name] = seconds[op.name] + expansion * (1 / profile.expand_fraction - 1)
         if isinstance(op, Exchange):
             waits = op.direction == "dispatch" and not backward
             seconds[op.name] = seconds[op.name] / profile.permute_fraction + waits * profile.dispatch_sync_s

@@ -203,6 +203,11 @@ class Gemm:
         n, k = self.local_dims(shape)
         return n * k + self.bias * n
 
+    def copied_parameters(self, shape: Shape) -> Num:
+        """Return those on one rank that are a copy of another layer's (a tied weight; its bias is its own)."""
+        n, k = self.local_dims(shape)
+        return self.tied * n * k
+
     def rows(self, shape: Shape) -> Num:
         """Return the tokens that it multiplies."""
         if self.on == "context":

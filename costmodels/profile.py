@@ -43,6 +43,8 @@ class Profile:
         The same for 8- and 4-bit products (scaling by rows or blocks in the epilogue).
     permute_fraction
         Share of the streaming memory rate at which rows are permuted for experts and back.
+    expand_fraction
+        Share of the streaming memory rate at which quantised frozen weights are expanded for a product.
     accumulation_bytes
         Bytes moved to add one parameter's gradient of a micro-batch to the accumulated one; zero where the
         product's epilogue does it.
@@ -117,6 +119,7 @@ class Profile:
     grouped_fill: Num
     low_gemm_fraction: Num
     permute_fraction: Num
+    expand_fraction: Num
     accumulation_bytes: Num
     gradient_bytes: Num
     working_copy: bool

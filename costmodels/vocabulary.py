@@ -13,7 +13,8 @@ class Embedding:
     """Token embedding (split over the vocabulary) with optional learned positions and token types.
 
     ``extra_rows`` are rows of ``hidden`` features that are whole on each rank (positions, types). A ``tied``
-    table belongs to another layer (a decoder that shares its encoder's) and counts no parameters of the model.
+    table belongs to another layer (a decoder that shares its encoder's): it counts no parameters of the model,
+    but occupies memory where a pipeline separates them.
     """
 
     name: str
@@ -37,8 +38,15 @@ class Embedding:
 
     def local_parameters(self, shape: Shape) -> Num:
         """Return the rows on one rank times the width."""
-        rows = self.vocab.local(shape.tp, shape.vocab_multiple) / (self.vocab.features / self.vocab.units)
-        return (rows + self.extra_rows) * self.hidden
+        return (self._rows(shape) + self.extra_rows) * self.hidden
+
+    def copied_parameters(self, shape: Shape) -> Num:
+        """Return those on one rank that are a copy of another layer's: a tied table's rows."""
+        return self.tied * self._rows(shape) * self.hidden
+
+    def _rows(self, shape: Shape) -> Num:
+        """Return the rows of the vocabulary on one rank."""
+        return self.vocab.local(shape.tp, shape.vocab_multiple) / (self.vocab.features / self.vocab.units)
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the rows gathered: one read and one write a token."""
