@@ -90,6 +90,9 @@ class Profile:
         issues its kernels as the forward pass does.
     host_share
         Share of that host time left by CUDA graphs (1: none captured, 0: whole passes replayed).
+    host_sync
+        Share of the shorter of host and device time that does not overlap with the longer (calls that wait for
+        the device, queues that start empty).
     jitter
         Share by which every pass slows down for each doubling of the devices beyond one (stragglers).
     step_fixed_s
@@ -141,6 +144,7 @@ class Profile:
     forward_host_s: Num
     backward_host_s: Num
     host_share: Num
+    host_sync: Num
     jitter: Num
     step_fixed_s: Num
     communicator_bytes: Num

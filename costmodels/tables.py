@@ -18,10 +18,11 @@ from meshwright.costmodels.memory import StateBytes
 from meshwright.costmodels.offload import host_link_bytes_per_s
 from meshwright.costmodels.operators import Gemm, LayerKind
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.spans import Spans, in_use, layer_groups, state_spans
+from meshwright.costmodels.spans import Spans, in_use, layer_groups, state_spans, wide
 from meshwright.costmodels.stacking import taken
 from meshwright.costmodels.states import LayerStates, layer_states
 from meshwright.costmodels.strategy import Setting, Strategies
+from meshwright.costmodels.vocabulary import Embedding
 from meshwright.costmodels.work import Shape
 
 FORWARD = ("forward", *CAUSES, "parameter_gather", "host")
@@ -183,16 +184,18 @@ def _tail(cost: LayerCost, name: str) -> tuple[int, ...]:
 
 def _tied_parameters(kind: LayerKind, shape: Shape) -> Num:
     """Return the local parameters of a kind that are a copy of another layer's."""
-    copies = (op.local_parameters(shape) for op in kind.operators if isinstance(op, Gemm) and op.tied)
+    copies = (op.copied_parameters(shape) for op in _copies(kind))
     return sum(copies, start=np.zeros(np.shape(shape.tp)))
+
+
+def _copies(kind: LayerKind) -> list[Gemm | Embedding]:
+    """Return the operators of a kind whose weights belong to another layer: heads, decoders' embeddings."""
+    return [op for op in kind.operators if isinstance(op, Gemm | Embedding) and op.tied]
 
 
 def _synchronised(setting: Setting, tied: FloatArray) -> FloatArray:
     """Return the trained ones among copies, whose gradients both ends must add, (B, K)."""
-    trained = [
-        any(isinstance(op, Gemm) and op.tied and op.trained for op in k.operators) for k in setting.kinds
-    ]
-    return tied * np.array(trained)
+    return tied * np.array([any(op.trained for op in _copies(k)) for k in setting.kinds])
 
 
 class _Passes(NamedTuple):
@@ -221,8 +224,8 @@ def _every_pass(setting: Setting, cost: LayerCost, states: LayerStates) -> _Pass
     backward_own = backward_own + cost.comm_recompute_s.sum(axis=-1)
     runs = np.array([kind.backward for kind in setting.kinds])
     forward_host, backward_host = _host(setting, cost)
-    forward_idle = np.maximum(0.0, forward_host - forward_own)
-    backward_idle = np.maximum(0.0, backward_host - backward_own)
+    forward_idle = _idle(forward_host, forward_own, profile.host_sync)
+    backward_idle = _idle(backward_host, backward_own, profile.host_sync)
     share, lost = profile.overlap_parameters, profile.overlap_cost
     gather, scatter = states.backward_gather_s * runs, states.scatter_s
     first = np.array([kind.role == "embedding" for kind in setting.kinds])  # nothing runs before it
@@ -244,6 +247,11 @@ def _every_pass(setting: Setting, cost: LayerCost, states: LayerStates) -> _Pass
         hidden_gather=states.forward_gather_s - forward_gather + hidden * (1 - reducing),
         hidden_reduce=hidden * reducing,
     )
+
+
+def _idle(host_s: FloatArray, device_s: FloatArray, sync: Num) -> FloatArray:
+    """Return what a device waits for its host: what the host takes longer, and a share of what is left."""
+    return np.asarray(np.maximum(0.0, host_s - device_s) + sync * np.minimum(host_s, device_s))
 
 
 def _host(setting: Setting, cost: LayerCost) -> tuple[FloatArray, FloatArray]:
@@ -339,11 +347,13 @@ def _parts(*parts: FloatArray) -> FloatArray:
 
 
 def _tied_reduce(setting: Setting, s: Strategies, tied: FloatArray, where: Spans) -> FloatArray:
-    """Return the exchange of a tied weight's gradients between first and last stage, on both kinds, (B, K).
+    """Return the exchange of tied weights' gradients between stages, on all kinds that hold one, (B, K).
 
-    The two ranks send to each other at once (full duplex) and add: one send-receive of the whole gradient.
+    Two ranks send to each other at once (full duplex) and add: one send-receive of the whole gradient. A
+    copy pays its own exchange, the layer that owns the weight (an end without a copy) those of all copies.
     """
-    whole = setting.gradient_bytes * _synchronised(setting, tied).sum(axis=-1)
-    seconds = collective_time("send_recv", whole, where.pipeline) * (s.pp > 1)
+    whole = setting.gradient_bytes * _synchronised(setting, tied)
+    seconds = collective_time("send_recv", whole, wide(where.pipeline)) * (s.pp > 1)[:, None]
     ends = np.array([kind.role != "block" for kind in setting.kinds])
-    return np.where(ends, seconds[:, None], 0.0)
+    copies = np.array([bool(_copies(kind)) for kind in setting.kinds])
+    return np.where(ends, np.where(copies, seconds, seconds.sum(axis=-1, keepdims=True)), 0.0)

@@ -88,6 +88,16 @@ def test_every_launch_costs_the_host_and_graphs_spare_it():
     assert idle(host_share=0.0) == 0
 
 
+def test_what_does_not_overlap_with_the_host_is_waited_for():
+    calm, synchronous = (
+        build_tables(make_setting(layer_host_s=1e-6, host_sync=share), make_strategies())
+        for share in (0.0, 0.5)
+    )
+    more = synchronous.forward_parts - calm.forward_parts
+    assert more[0, 1, HOST] > 0
+    assert not more[0, 1, :HOST].any()
+
+
 def test_stragglers_slow_every_pass_with_the_devices():
     calm, nervous = (
         build_tables(make_setting(cluster="dgx-h100:2", jitter=j), make_strategies(dp=[1, 16])).forward_parts[
