@@ -95,7 +95,7 @@ LATENT_FAMILIES: Final[Mapping[str, Family]] = {
         {
             **LLAMA,
             **ATTENTION_BIAS,
-            **sizes(4096, 36, 32, 12288, 131072, 32, length=1048576),
+            **sizes(4096, 36, 32, 12288, 131072, 32, length=1_048_576),
             **heads(64, 64),
             "mixers": latent(256, 64, 64, 128, 1024),
             "feeds": grouped(1, 1, first=0, shared=1, number=128, topk=4, width=2048),
@@ -139,7 +139,7 @@ LATENT_FAMILIES: Final[Mapping[str, Family]] = {
     "deepseek_v4": Family(
         "DeepseekV4DecoderLayer",
         {
-            **sizes(4096, 43, 64, None, 129280, 1, 512, 1048576),
+            **sizes(4096, 43, 64, None, 129280, 1, 512, 1_048_576),
             "ffn": size(*EXPERT_WIDTH, default=2048),
             **tied(False),
             **DROPOUT,

@@ -256,7 +256,7 @@ LINEAR_FAMILIES: Final[Mapping[str, Family]] = {
     "kimi_linear": hybrid(
         "KimiLinearDecoderLayer",
         {
-            **sizes(2304, 27, 32, 9216, 163840, length=1048576),
+            **sizes(2304, 27, 32, 9216, 163840, length=1_048_576),
             "kv_heads": same_as("heads"),
             "head_dim": head_dim(128, 64),
             **tied(False),
