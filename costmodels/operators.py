@@ -204,7 +204,7 @@ class Gemm:
         return n * k + self.bias * n
 
     def copied_parameters(self, shape: Shape) -> Num:
-        """Return those on one rank that are a copy of another layer's (a tied weight; its bias is its own)."""
+        """Return those on one rank that are a copy of another layer's: a tied weight, without its bias."""
         n, k = self.local_dims(shape)
         return self.tied * n * k
 

@@ -65,7 +65,7 @@ class _Place:
 
 
 def _places(setting: Setting, s: Strategies, cost: LayerCost, tied: FloatArray) -> list[_Place]:
-    """Return dense and expert states; a tied head has no weight of its own without a pipeline."""
+    """Return dense and expert states; a tied copy has no weight of its own without a pipeline."""
     recipe = setting.precision
     element = float(recipe.element_bytes)
     narrow = element if recipe.weight_bytes is None else recipe.weight_bytes

@@ -13,8 +13,8 @@ class Embedding:
     """Token embedding (split over the vocabulary) with optional learned positions and token types.
 
     ``extra_rows`` are rows of ``hidden`` features that are whole on each rank (positions, types). A ``tied``
-    table belongs to another layer (a decoder that shares its encoder's): it counts no parameters of the model,
-    but occupies memory where a pipeline separates them.
+    table belongs to another layer (a decoder that shares its encoder's): it counts no parameters of the
+    model, but occupies memory where a pipeline separates them.
     """
 
     name: str

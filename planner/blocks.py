@@ -107,7 +107,7 @@ def _head_kind(spec: DecoderSpec) -> LayerKind:
     if spec.final_norm:
         operators.append(norm(spec, "final_norm"))
     if width != h:
-        operators.append(Gemm("project_out", wide(h), (wide(width),), "replicated"))
+        operators.append(Gemm("project_out", wide(h), (wide(width),), "replicated", saves_output=True))
     operators += [
         Boundary("head_enter", "enter", width),
         Gemm("lm_head", wide(width), (spec.vocabulary,), "column", spec.head_bias, tied=spec.tied),

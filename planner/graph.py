@@ -5,7 +5,7 @@ Layers are numbered in topological order; a pipeline cuts this order. Layers of 
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.moe import ExpertGemm
 from meshwright.costmodels.operators import Gemm, LayerKind, Part
+from meshwright.costmodels.vocabulary import Embedding
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -134,10 +135,15 @@ class ModelGraph:
         )
 
     @cached_property
-    def tied_head_parameters(self) -> int:
-        """Parameters of the head that a pipeline copies because they are tied to the embedding."""
-        tied = [op for k in self.kinds for op in k.operators if isinstance(op, Gemm) and op.tied]
-        return sum(int(op.inputs.features * sum(p.features for p in op.outputs)) for op in tied)
+    def copied_parameters(self) -> int:
+        """Parameters of heads and embeddings tied to another layer's; pipelines that part them copy them."""
+        copies = (
+            op
+            for k in self.layer_kinds
+            for op in self.kinds[k].operators
+            if isinstance(op, Gemm | Embedding) and op.tied
+        )
+        return sum(replace(op, tied=False).parameters() - op.parameters() for op in copies)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:

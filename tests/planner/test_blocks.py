@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.recompute import input_bytes, saved_bytes
 from meshwright.costmodels.operators import Gemm, LayerKind
+from meshwright.costmodels.recompute import input_bytes, saved_bytes
 from meshwright.costmodels.work import Shape
 from meshwright.planner.blocks import block_kind, decoder_graph
 from meshwright.planner.decoder import DecoderSpec
@@ -166,7 +166,7 @@ def test_tied_head_counts_once_but_its_bias_counts() -> None:
     untied, plain = decoder_graph(SPEC, "u").parameters, decoder_graph(tied, "t").parameters
     assert untied - plain == SPEC.vocab * SPEC.hidden
     assert decoder_graph(replace(tied, head_bias=True), "b").parameters - plain == SPEC.vocab
-    assert decoder_graph(tied, "t").tied_head_parameters == SPEC.vocab * SPEC.hidden
+    assert decoder_graph(tied, "t").copied_parameters == SPEC.vocab * SPEC.hidden
 
 
 def test_embedding_narrower_than_the_stream_is_projected_in_and_out() -> None:
@@ -174,6 +174,17 @@ def test_embedding_narrower_than_the_stream_is_projected_in_and_out() -> None:
     graph = decoder_graph(narrow, "opt-350m-like")
     change = 2 * SPEC.vocab * (SPEC.hidden - 512) - 2 * 512 * SPEC.hidden
     assert decoder_graph(SPEC, "x").parameters - graph.parameters == change
+
+
+def test_what_the_head_multiplies_is_kept_for_its_weights_gradient() -> None:
+    """A narrow head reads the projection's output, not the norm's: 512 features of 2 bytes a token."""
+    shape = Shape(1, 1024, 1, False)
+    wide, narrow = (
+        decoder_graph(s, "g").kinds[-1]
+        for s in (replace(SPEC, vocab=1000), replace(SPEC, vocab=1000, embedding_dim=512))
+    )
+    saved = [float(saved_bytes(kind, "none", shape)) for kind in (wide, narrow)]
+    assert saved[1] - saved[0] == 1024 * 512 * 2
 
 
 def test_layer_graph_is_a_chain_from_embedding_to_head() -> None:

@@ -38,7 +38,7 @@ def test_it_stands_before_the_head_and_costs_the_head_again() -> None:
     assert [graph.kinds[k].name for k in graph.layer_kinds[-3:]] == ["mtp", "mtp", "head"]
     block, mtp, head = (graph.kinds[i] for i in (-3, -2, -1))
     assert flops(mtp) == flops(block) + flops(head) + 2 * 1024 * 2 * 512 * 512
-    assert graph.tied_head_parameters == 0
+    assert graph.copied_parameters == 2 * 1000 * 512  # each has the embedding on its own stage
     assert graph.edges[-1] == (graph.num_layers - 2, graph.num_layers - 1)
 
 

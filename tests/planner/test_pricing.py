@@ -3,12 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from meshwright.costmodels.memory import ITEMS
+from meshwright.costmodels.tables import build_tables
 from meshwright.planner.graph import Stream
+from meshwright.planner.meshes import one_mesh
 from meshwright.planner.pricing import counts, loss_name, model_flops, peak_flops_per_s, price_plan, setting
+from meshwright.planner.problem import Problem
 from tests.planner.emit.cases import case
 from tests.strategies import launchable
 
@@ -23,7 +27,9 @@ def test_causes_items_and_layers_add_up(drawn: Any) -> None:
     for items, peak in zip(got.memory, got.peak_bytes, strict=True):
         assert sum(items.values()) == pytest.approx(peak)
     assert counts(problem, plan).sum(axis=(0, 1, 3)).tolist() == problem.model.kind_counts.tolist()
-    assert got.fits == (max(got.peak_bytes) <= got.usable_bytes)
+    assert got.fits_device == (max(got.peak_bytes) <= got.usable_bytes)
+    assert max(got.host_bytes) == 0 or plan.offload != "none" or "offload" in plan.recompute
+    assert got.fits == (got.fits_device and max(got.host_bytes) <= (got.host_share_bytes or np.inf))
     assert 0 < got.mfu < 1
     assert got.hardware_flops >= got.model_flops * (1 - 1e-9)
 
@@ -103,3 +109,31 @@ def test_the_loss_is_the_jobs_or_the_profiles() -> None:
     problem, _ = case()
     assert loss_name(problem) == problem.profile.loss
     assert loss_name(case(job={"loss": "fused"})[0]) == "fused"
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths", "mtp"),
+    [
+        ("bart-large", {"target_length": 128}, False),
+        ("whisper-large-v3", {"target_length": 128}, False),
+        ("qwen2.5-0.5b", {}, False),
+        ("deepseek-v3", {}, True),
+    ],
+)
+def test_one_device_holds_every_parameter_once(name: str, lengths: dict[str, int], mtp: bool) -> None:
+    """Heads, decoders' embeddings and those of prediction layers are copies where a pipeline parts them."""
+    job = {"global_batch_size": 4, "sequence_length": 512, "mtp": mtp, **lengths}
+    problem = Problem.load(name, "dgx-h100", job)
+    alone = replace(setting(problem), vocab_multiple=1)
+    plain = {
+        "micro_batch_size": 1,
+        "num_microbatches": 4,
+        "placement": ("tp", "cp", "dp", "pp"),
+        "schedule": "1f1b",
+    }
+    whole = {"tp": 1, "dp": 1, "vpp": 1, "zero_stage": 0, "sequence_parallel": False, **plain}
+    both = [one_mesh(pp=pp, **whole).strategies() for pp in (1, 2)]
+    held = [float(build_tables(alone, s).parameters[0] @ problem.model.kind_counts) for s in both]
+    assert held[0] == problem.model.parameters
+    assert held[1] == problem.model.parameters + problem.model.copied_parameters
+    assert problem.model.copied_parameters > 0
