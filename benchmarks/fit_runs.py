@@ -117,7 +117,7 @@ class Runs:
         return {place: frozenset(leaves) for place, leaves in found.items()}
 
     def reached(self, constant: Constant) -> BoolArray:
-        """Return which runs a constant reaches, (N,): those of its place whose own value is inherited from it."""
+        """Return which runs a constant reaches, (N,): those below its place that inherit it."""
         return np.array([_reaches(constant, run) for run in self.runs], dtype=np.bool_)
 
     def weights(self, most: float = 1.0) -> FloatArray:

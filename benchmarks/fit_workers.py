@@ -12,7 +12,7 @@ _INHERITED: list[tuple[Callable[..., Any], Sequence[tuple[Any, ...]]]] = []
 
 
 def in_processes(call: Callable[..., R], tasks: Sequence[tuple[Any, ...]], workers: int = WORKERS) -> list[R]:
-    """Return ``call(*task)`` of each task, in their order; in this process where processes cannot be forked."""
+    """Return ``call(*task)`` of each task, in their order; without processes where none can be forked."""
     if workers == 1 or len(tasks) < 2 or "fork" not in multiprocessing.get_all_start_methods():
         return [call(*task) for task in tasks]
     _INHERITED.append((call, tasks))

@@ -22,7 +22,7 @@ _FILE = "data/calibration.toml"
 
 @lru_cache(maxsize=1)
 def calibration() -> Mapping[str, Any]:
-    """Return the whole file: ``fit``, ``profiles``, ``architectures``, ``accelerators``, ``residuals``, ``sample``.
+    """Return the whole file: the fit, constants by place, residuals by family, and a sample of them by run.
 
     Raises
     ------

@@ -56,7 +56,7 @@ def test_no_change_in_the_box_is_better(seed: int) -> None:
 
 
 def test_a_constant_that_no_run_tells_about_goes_back_to_its_sources() -> None:
-    at, change = problem()
+    at, _ = problem()
     blind = replace(at, slopes=at.slopes * np.array([1.0, 0.0]), shift=np.array([0.0, 0.4]))
     assert blind.solved()[1] == pytest.approx(-0.4, abs=1e-6)
 
