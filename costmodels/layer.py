@@ -155,7 +155,7 @@ def traffic_time(traffic: Traffic, groups: Mapping[Group, GroupSpan], profile: P
 
 def _by_cause(cause: int, seconds: Num) -> FloatArray:
     """Return seconds as an array whose last axis tells causes."""
-    return np.asarray(seconds)[..., None] * (np.arange(len(CAUSES)) == cause)
+    return np.asarray(np.asarray(seconds)[..., None] * (np.arange(len(CAUSES)) == cause))
 
 
 def _pass(

@@ -193,7 +193,7 @@ def _achieved(data: AchievedData) -> Achieved:
         memory_fraction=data.memory_fraction,
         kernel_launch_s=units.us_to_s(data.kernel_launch_us),
         context_bytes=units.gib_to_bytes(data.context_gib),
-        low_gemm_fractions=dict(data.low_gemm_fractions),
+        low_gemm_fractions={str(k): v for k, v in data.low_gemm_fractions.items()},
     )
 
 
