@@ -28,7 +28,7 @@ def stacked(values: Sequence[Num], tail: int = 0) -> FloatArray:
     full = np.broadcast(*arrays).shape
     lead = len(full) - tail
     out = np.empty((*full[:lead], len(arrays), *full[lead:]))
-    own = (slice(None),) * tail
+    places = np.moveaxis(out, lead, 0)
     for i, array in enumerate(arrays):
-        out[(..., i, *own)] = array
+        places[i] = array
     return out

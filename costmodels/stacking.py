@@ -23,14 +23,19 @@ _PLAIN = (str, bool, int, float, type(None))
 
 
 @lru_cache(maxsize=256)
-def _numeric(kind: type) -> tuple[tuple[str, bool], ...]:
+def _numeric(kind: Hashable) -> tuple[tuple[str, bool], ...]:
     """Return the fields of a dataclass, and whether each may hold arrays; none of other classes."""
     return tuple((f.name, f.type in (Num, Num | None)) for f in fields(kind)) if is_dataclass(kind) else ()
 
 
+def _fields(value: Any) -> tuple[tuple[str, bool], ...]:
+    own: Any = type(value)
+    return _numeric(own)
+
+
 def structure(value: Any) -> Hashable:
     """Return what kinds, operators or tuples of them must have in common to be stacked: all but numbers."""
-    own = type(value)
+    own: Any = type(value)
     if own is tuple:
         return tuple([structure(v) for v in value])
     parts: list[Hashable] = [own]
@@ -40,7 +45,7 @@ def structure(value: Any) -> Hashable:
             parts.append(_NUMBER if held is not None else None)
         elif own is not LayerKind or name != "name":
             parts.append(held if type(held) in _PLAIN else structure(held))
-    return tuple(parts) if len(parts) > 1 else value  # type: ignore[no-any-return]
+    return tuple(parts) if len(parts) > 1 else value
 
 
 def stack(settings: Sequence[Setting], member: IntArray) -> Setting:
@@ -67,10 +72,10 @@ def _merge(values: Sequence[Any], member: IntArray) -> Any:
         return first
     if isinstance(first, tuple):
         return tuple(_merge(column, member) for column in zip(*values, strict=True))
-    if not _numeric(type(first)):
+    if not _fields(first):
         return first if all(v == first for v in values) else np.array(values)[member]
     merged: dict[str, Any] = {}
-    for name, _ in _numeric(type(first)):
+    for name, _ in _fields(first):
         held = [getattr(v, name) for v in values]
         one = _merge(held, member) if name != "name" else held[0]
         if one is not held[0]:
@@ -93,7 +98,7 @@ def _map(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple):
         parts = tuple(_map(v, change) for v in value)
         return parts if any(a is not b for a, b in zip(parts, value, strict=True)) else value
-    held = [(name, getattr(value, name)) for name, _ in _numeric(type(value))]
+    held = [(name, getattr(value, name)) for name, _ in _fields(value)]
     found = [(name, old, _map(old, change)) for name, old in held if type(old) not in _PLAIN]
     changed = {name: new for name, old, new in found if new is not old}
     return replace(value, **changed) if changed else value

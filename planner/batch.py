@@ -161,7 +161,7 @@ def _stacked(problems: Sequence[Problem]) -> Setting:
 
 def _by_size(cases: Sequence[Case], part: _Tabled) -> list[tuple[Hashable, _Tabled]]:
     """Return the parts with equally many chunks, and what each must share with others to be simulated."""
-    found = []
+    found: list[tuple[Hashable, _Tabled]] = []
     chunks = [len(cases[at].plan.chunks) for at in part.places]
     shared = part.setting.profile.name, id(part.setting.cluster.accelerator), len(part.setting.kinds)
     for rows in _grouped(chunks):
