@@ -8,7 +8,7 @@ recorded as an assumption.
 import json
 import lzma
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ class Row:
     vocab: int | None = None
     seq_len: int | None = None
     gated_mlp: bool | None = None
-    moe: Mapping[str, Any] | None = None
+    moe: Mapping[str, Any] | None = field(default=None, hash=False)
     accelerator: str | None = None
     accelerator_as_printed: str | None = None
     num_gpus: int | None = None
@@ -97,7 +97,7 @@ class Row:
     peak_memory_gib: float | None = None
     memory_metric: str | None = None
     trust: str | None = None
-    extra: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
     def trusted(self) -> bool:

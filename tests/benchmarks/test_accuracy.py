@@ -34,6 +34,11 @@ def line(row: Row) -> str:
     return json.dumps({k: dict(v) if isinstance(v, Mapping) else v for k, v in asdict(row).items()})
 
 
+def test_equal_rows_have_one_hash_though_they_hold_mappings() -> None:
+    row = replace(PLAIN, moe={"experts": 8}, extra={"kernel": "flash"})
+    assert len({row, replace(row, extra={"kernel": "flash"}), PLAIN}) == 2
+
+
 def test_kinds_are_what_is_trained() -> None:
     assert kind_of(PLAIN) == "dense"
     assert kind_of(replace(PLAIN, moe={"experts": 8})) == "moe"
