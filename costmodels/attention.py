@@ -92,6 +92,14 @@ class Attention:
         """Return the tokens that keys and values are made of, in a whole sequence."""
         return shape.context_length if self.cross else shape.sequence_length
 
+    def reach(self, shape: Shape) -> Num:
+        """Return the keys that a query sees at most: what a kernel streams past it, and thus its ramp."""
+        limits = [
+            w for w in (self.window, self.topk_keys, self.chunk) if w is not None and self.stride is None
+        ]
+        own = np.asarray(self.keys(shape), dtype=np.float64)
+        return np.minimum.reduce([own, *(np.asarray(w, dtype=np.float64) for w in limits)]) if limits else own
+
     def pairs(self, sequence_length: Num, keys: Num | None = None) -> Num:
         """Return the query-key pairs of one head and sequence: full, causal half, or banded."""
         s = 1.0 * sequence_length
@@ -175,7 +183,7 @@ class Attention:
             ratio * self._flops(shape),
             (1 + backward) * self._io_bytes(shape) + (4 if backward else 2) * width * scores,
             n=self.head_dim,
-            k=self.keys(shape),
+            k=self.reach(shape),
             kernels=1 + backward if self.flash else 2 + 2 * backward,
             core=kernel.name,
         )

@@ -61,6 +61,19 @@ def test_narrow_heads_are_slower():
     assert shares[0] == shares[1] < shares[2] < shares[3] == shares[4]
 
 
+@pytest.mark.parametrize(
+    ("window", "architecture", "head_dim", "measured"),
+    [(128, "blackwell", 64, 165 / 2500), (1024, "hopper", 64, 355 / 989)],  # cuDNN frontend, gpt-oss's heads
+)
+def test_a_window_is_the_length_that_counts(window, architecture, head_dim, measured):
+    core = Attention("core", 64, 8, head_dim, head_dim, window=window, core="cudnn")
+    (work,) = core.forward(Shape(1, 16384, 1, 0))
+    rates = find_attention_kernel("cudnn").rates_on(architecture)
+    got = float(rates.share(work.k, work.n, backward=False))
+    assert got == pytest.approx(measured, rel=0.35)
+    assert got < float(rates.share(16384, head_dim, backward=False)) / 1.5
+
+
 def test_unfused_kernels_compute_the_whole_square_and_move_it():
     flash, fused, plain = (
         replace(CORE, flash=find_attention_kernel(name).flash, core=name)
