@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import PLACES, LayerCost
 from meshwright.costmodels.memory import StateBytes, optimizer_traffic, state_bytes
@@ -204,7 +204,7 @@ def _update(
 
 
 def _orthogonalise(
-    setting: Setting, split: FloatArray, places: Sequence[_Place], shapes: Sequence[Shape], where: Spans
+    setting: Setting, split: BoolArray, places: Sequence[_Place], shapes: Sequence[Shape], where: Spans
 ) -> FloatArray:
     """Return what an optimizer of whole matrices adds, (B, K): it gathers them and multiplies (Muon).
 
@@ -219,9 +219,8 @@ def _orthogonalise(
     flops = flops / np.where(split, places[0].shards, 1)
     block = np.array([kind.role == "block" for kind in setting.kinds])
     moved = [optimizer.gather_bytes * p.parameters * block * split for p in places]
-    return flops / (rates.peak_flops_per_s * rates.gemm_fraction) + _collective(
-        setting, "all_gather", moved, where, copies=False
-    )
+    gathered = _collective(setting, "all_gather", moved, where, copies=False)
+    return np.asarray(flops / (rates.peak_flops_per_s * rates.gemm_fraction) + gathered)
 
 
 def _matrix_flops(setting: Setting, kind: LayerKind, shape: Shape) -> FloatArray:

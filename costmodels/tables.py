@@ -195,7 +195,7 @@ def _copies(kind: LayerKind) -> list[Gemm | Embedding]:
 
 def _synchronised(setting: Setting, tied: FloatArray) -> FloatArray:
     """Return the trained ones among copies, whose gradients both ends must add, (B, K)."""
-    return tied * np.array([any(op.trained for op in _copies(k)) for k in setting.kinds])
+    return np.asarray(tied * np.array([any(op.trained for op in _copies(k)) for k in setting.kinds]))
 
 
 class _Passes(NamedTuple):

@@ -65,8 +65,8 @@ class State:
 
 def refine(f: Field, rows: IntArray, ceiling: float) -> None:
     """Raise the bounds of rows by looking at their stages."""
-    given = f.given(rows)
-    free, given = rows[~given], rows[given]
+    even = f.given(rows)
+    free, given = rows[~even], rows[even]
     if len(free):
         s = f.meshes.take(free).strategies()
         tables, floor = f.tables.take(free), f.bounds[free]
