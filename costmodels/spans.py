@@ -1,6 +1,6 @@
 """Where the groups of a mesh lie on the topology.
 
-The ranks of a stage are ``tp x cp x dp``, in the order of the placement, ``inner`` of them inside the pipeline
+The ranks of a stage are ``tp x cp x dp``, in the placement's order, ``inner`` of them inside the pipeline
 dimension. The expert mesh folds the same ranks, counted in that order, as ``etp x ep x edp``: a group of it
 is laid in one stride inside the pipeline dimension and in another outside.
 """

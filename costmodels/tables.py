@@ -143,7 +143,7 @@ def shape_of(setting: Setting, s: Strategies, kind: LayerKind) -> Shape:
 
 
 def _distinct(setting: Setting, s: Strategies) -> tuple[IntArray, IntArray]:
-    """Return the first row of each distinct set of decisions that a layer's price depends on, and the way back.
+    """Return the first row of each distinct set of decisions behind a layer's price, and the way back.
 
     How a group lies counts only where the group has several members.
     """
@@ -328,7 +328,7 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
 
 
 def _boundary_bytes(setting: Setting, shapes: list[Shape]) -> FloatArray:
-    """Return the bytes that one rank hands to the next stage for a micro-batch, (B,): those of the widest cut.
+    """Return the bytes that one rank hands to the next stage for a micro-batch, (B,): the widest cut counts.
 
     A model whose streams differ in width or length pays the same for every cut, which is left out.
     """

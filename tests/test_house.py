@@ -156,7 +156,9 @@ def test_a_conversion_is_recognised(text: str) -> None:
     assert list(conversions(ast.parse(text)))
 
 
-@pytest.mark.parametrize("text", ["x < 1e12", "Field(le=10**9)", "1024 * heads", "2**x", "sizes(length=1048576)"])
+@pytest.mark.parametrize(
+    "text", ["x < 1e12", "Field(le=10**9)", "1024 * heads", "2**x", "sizes(length=1048576)"]
+)
 def test_a_large_number_is_no_conversion(text: str) -> None:
     assert not list(conversions(ast.parse(text)))
 
