@@ -449,14 +449,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--rows", type=Path, metavar="FILE", help="rows to fit to; the built-in ones by default"
     )
     parser.add_argument("--iterations", type=int, default=ITERATIONS, metavar="N")
-    parser.add_argument("--write", action="store_true", help="store the constants")
+    parser.add_argument(
+        "--write", nargs="?", type=Path, const=CALIBRATION, metavar="FILE", help="store the constants"
+    )
     parser.add_argument("--leave-one-out", action="store_true", help="then price each family without itself")
     options = parser.parse_args(arguments)
     rows = read_rows(BUILT_IN if options.rows is None else options.rows)
     fit = fitted(priceable(fit_rows(rows)), print, options.iterations)
     print(report(fit))
-    if options.write:
-        CALIBRATION.write_text(file_text(fit), encoding="utf-8")
+    if options.write is not None:
+        options.write.write_text(file_text(fit), encoding="utf-8")
     if options.leave_one_out:
         priced = [p for own in left_out(fit, rows, voters(rows)).values() for p in own]
         print(left_out_text(left_out_figures(priced)))
