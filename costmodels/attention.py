@@ -94,11 +94,11 @@ class Attention:
 
     def reach(self, shape: Shape) -> Num:
         """Return the keys that a query sees at most: what a kernel streams past it, and thus its ramp."""
-        limits = [
-            w for w in (self.window, self.topk_keys, self.chunk) if w is not None and self.stride is None
-        ]
-        own = np.asarray(self.keys(shape), dtype=np.float64)
-        return np.minimum.reduce([own, *(np.asarray(w, dtype=np.float64) for w in limits)]) if limits else own
+        seen: Num = 1.0 * self.keys(shape)
+        for limit in (self.window, self.topk_keys, self.chunk):
+            if limit is not None and self.stride is None:
+                seen = np.minimum(seen, limit)
+        return seen
 
     def pairs(self, sequence_length: Num, keys: Num | None = None) -> Num:
         """Return the query-key pairs of one head and sequence: full, causal half, or banded."""
