@@ -42,7 +42,7 @@ def model(
     image_tokens: Annotated[
         int | None,
         typer.Option(
-            "--image-tokens", metavar="N", help="Tokens that images add to a sequence.", show_default=False
+            "--image-tokens", metavar="N", help="Tokens that images (or audio) add.", show_default=False
         ),
     ] = None,
     mtp: Annotated[

@@ -72,7 +72,7 @@ TargetLength = Annotated[
 ]
 ImageTokens = Annotated[
     str | None,
-    typer.Option("--image-tokens", metavar="N", help="Tokens that images add to a sample's sequence."),
+    typer.Option("--image-tokens", metavar="N", help="Tokens that images (or audio) add to a sample."),
 ]
 Tuning = Annotated[
     str | None,

@@ -45,7 +45,8 @@ class Job:
     target_length
         Tokens per sequence of an encoder-decoder's decoder; None: as long as the encoder's.
     image_tokens
-        Tokens that images add to a sample's decoder sequence, for models that read images; None: no images.
+        Tokens that images (or audio) add to a sample's decoder sequence, for models that read them; None: no
+        images.
     tuning
         What is trained; text (``lora:r=16``) and mappings are read (:mod:`meshwright.planner.tuning`).
     expert_load

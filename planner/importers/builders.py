@@ -16,7 +16,8 @@ from meshwright.planner.importers.families_encoder import ENCODER_FAMILIES
 from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES
 from meshwright.planner.importers.families_vlm import VISION_LANGUAGE
 
-Builder: TypeAlias = Callable[[Config, str], ModelGraph]
+Builder: TypeAlias = Callable[..., ModelGraph]
+"""Takes the configuration and the model's name; those of :data:`WITH_DECODERS` take ``mtp`` as well."""
 
 BUILDERS: Final[Mapping[str, Builder]] = {
     **dict.fromkeys(ENCODER_FAMILIES, encoder),
@@ -28,6 +29,9 @@ BUILDERS: Final[Mapping[str, Builder]] = {
     **dict.fromkeys(AUDIO_LANGUAGE, audio_language),
 }
 """Builders by ``model_type``."""
+
+WITH_DECODERS: Final[frozenset[Builder]] = frozenset({vision_language, audio_language})
+"""Builders whose text part is a decoder, which may have layers for multi-token prediction."""
 
 
 def find_builder(config: Config) -> Builder | None:

@@ -129,7 +129,7 @@ def _tower(spec: AudioSpec) -> tuple[Segment, Segment]:
     return Segment("frames", first), Segment("tower", (block_kind(block, "tower", AUDIO),) * spec.layers)
 
 
-def audio_language(config: Config, name: str) -> ModelGraph:
+def audio_language(config: Config, name: str, *, mtp: bool = False) -> ModelGraph:
     """Return the graph of an audio-language model.
 
     Raises
@@ -140,7 +140,7 @@ def audio_language(config: Config, name: str) -> ModelGraph:
     family = AUDIO_LANGUAGE[config.model_type]
     inner = part(config, "audio_config", family.tower)
     spec = AudioSpec(**read_fields(inner, TOWER))
-    text = text_part(config, name, family.parts)
+    text = text_part(config, name, family.parts, mtp=mtp)
     merge, tokens = family.merge(spec), max(1, spec.positions // family.merge(spec))
     projector = LayerKind(
         "projector", "block", family.projector(spec, text.hidden_size), text.hidden_size, IMAGE.name
@@ -156,6 +156,7 @@ def audio_language(config: Config, name: str) -> ModelGraph:
         vocab_size=text.vocab_size,
         max_sequence_length=text.max_sequence_length,
         block_class=text.block_class,
+        mtp_parameters=text.mtp_parameters,
         streams=(
             Stream(FRAMES, "image", 2.0 * merge),
             Stream(AUDIO, "image", float(merge), tokens),

@@ -29,8 +29,8 @@ WINDOW_KEYS = ("sliding_window", "max_window_layers")
 """Defaults that matter only where a switch turns windows on."""
 
 
-def text_part(config: Config, name: str, family: VisionLanguage) -> ModelGraph:
-    """Return the graph of the decoder: its embedding, blocks and head.
+def text_part(config: Config, name: str, family: VisionLanguage, *, mtp: bool = False) -> ModelGraph:
+    """Return the graph of the decoder: its embedding, blocks (those for ``mtp`` among them) and head.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def text_part(config: Config, name: str, family: VisionLanguage) -> ModelGraph:
     inner = replace(config, values=values, source=f"{config.source}: text_config", assumed=assumed)
     if values["model_type"] in NO_DECODERS:
         config.refuse("text_config.model_type", values["model_type"], "a decoder-only language model")
-    return decoder_model(inner, name)
+    return decoder_model(inner, name, mtp=mtp)
 
 
 def _own_text(config: Config, family: VisionLanguage) -> Mapping[str, Any]:
@@ -97,7 +97,7 @@ def read_parts(config: Config, family: VisionLanguage) -> tuple[Config, VisionSp
     return inner, read_tower(inner)
 
 
-def vision_language(config: Config, name: str) -> ModelGraph:
+def vision_language(config: Config, name: str, *, mtp: bool = False) -> ModelGraph:
     """Return the graph of a vision-language model.
 
     Raises
@@ -107,7 +107,7 @@ def vision_language(config: Config, name: str) -> ModelGraph:
     """
     family = VISION_LANGUAGE[config.model_type]
     vision_config, vision = read_parts(config, family)
-    text = text_part(config, name, family)
+    text = text_part(config, name, family, mtp=mtp)
     between = Between(config, vision_config, vision, text.hidden_size)
     merge = family.merge(between)
     tokens = _image_tokens(vision, merge)

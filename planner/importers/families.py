@@ -37,6 +37,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "aquila": "llama",
     "xverse": "llama",
     "kimi_k2": "deepseek_v3",
+    "apertus1p5_text": "apertus",
     "hunyuan": "hunyuan_v1_moe",
     "gpt-sw3": "gpt2",
 }

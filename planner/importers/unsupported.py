@@ -70,6 +70,7 @@ MARKERS: Final[Mapping[str, tuple[Test, str]]] = {
     "add_cross_attention": (_is_true, "a decoder with cross attention"),
     "add_swiglu": (_is_set, "a vision tower"),
     "zero_expert_num": (_is_set, "a mixture of experts of which some do nothing"),
+    "output_vocab_size": (_is_set, "a model whose head has fewer rows than its embedding"),
     "attention_k_eq_v": (_is_true, "a model whose keys are its values"),
 }
 """Keys that tell an architecture the planner has no layers for yet, and what they tell."""
@@ -81,12 +82,17 @@ UNREAD: Final[Mapping[str, str]] = {
     "diffllama": "a decoder with differential attention",
     "doge": "a decoder with dynamic masks and product-key experts",
     "flint": "a decoder with gates of its own",
+    "gemma4_unified_text": "a decoder whose global layers have heads of their own",
     "hrm_text": "a hierarchical recurrent model",
     "jetmoe": "a model whose attention heads are experts",
+    "minimax_m3_vl_text": "a decoder with norms a head and its own indexer",
     "modernbert-decoder": "a decoder with ModernBERT's blocks",
     "moshi": "a speech model",
 }
 """Model types whose keys look like Llama's and whose layers are others: not to be guessed."""
+
+TEXT_ALONE: Final[Mapping[str, str]] = {"llama4": "Llama4ForCausalLM", "mllama": "MllamaForCausalLM"}
+"""Classes that load only the text part of a vision-language model's file."""
 
 TRY: Final = (
     "no rules of this family read that; describe its layers in YAML (mixers, feeds), or build the graph from "
@@ -96,6 +102,16 @@ TRY: Final = (
 EXPERTS: Final = "a mixture of experts"
 LATENT: Final = "multi-head latent attention"
 HYBRID: Final = "a hybrid of attention and other layers"
+
+
+def refuse_text_alone(config: Config) -> None:
+    """Raise ModelConfigError where the file of several parts names a class that takes its text part alone."""
+    names, alone = config.values.get("architectures"), TEXT_ALONE.get(config.model_type)
+    if isinstance(names, list) and alone in names:
+        raise ModelConfigError(
+            f"{config.source}: architectures is {names}, which leaves the vision tower out; give its "
+            "text_config as a file of its own"
+        )
 
 
 def refuse_unsupported(config: Config, reads: Collection[str] = ()) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels.moe import ExpertGemm
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.graph import ModelGraph
-from meshwright.planner.importers import load_model
+from meshwright.planner.importers import PRESETS, load_model
 from meshwright.planner.importers.builders import BUILDERS
 from meshwright.planner.importers.config import Config, ModelConfigError, read_config
 from meshwright.planner.importers.hf import model_from_config
@@ -214,3 +214,25 @@ def test_junk_in_a_file_is_read_or_refused(data: st.DataObject) -> None:
         assert graph_of(values).parameters > 0
     except MeshwrightError as error:
         assert str(error)
+
+
+def test_prediction_layers_of_the_text_part_stand_before_the_head() -> None:
+    """A tower in front changes nothing about the decoder's layers behind."""
+    sizes = json.loads((PRESETS / "deepseek-v3.json").read_text())
+    values = {"model_type": "llava", "text_config": sizes | {"num_hidden_layers": 4}}
+    apart, built = (model_from_config(Config("test", values), "m", mtp=mtp) for mtp in (False, True))
+    assert apart.mtp_parameters > 0 == built.mtp_parameters
+    assert built.parameters == apart.parameters + apart.mtp_parameters
+    assert kinds_in_order(built)[-2:] == ["mtp", "head"]
+    assert not any("none were added" in note for note in built.notes)
+
+
+def test_a_tower_before_a_decoder_without_such_layers_says_so() -> None:
+    assert any("none were added" in note for note in load_model("llava-1.5-7b", mtp=True).notes)
+
+
+def test_the_text_part_alone_is_not_the_whole_file() -> None:
+    file = json.loads((FILES / "Llama-4-Scout-17B-16E.json").read_text())
+    values = file | {"architectures": ["Llama4ForCausalLM"]}
+    with pytest.raises(ModelConfigError, match="text_config as a file of its own"):
+        model_from_config(Config("test", values), "m")
