@@ -24,8 +24,8 @@ from meshwright.planner.feeds import Mlp
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.hyper import collapse, collapse_head, spread
 from meshwright.planner.mtp import mtp_kind
-from meshwright.planner.parts import norm, optional_norm, residual, wide
 from meshwright.planner.pattern import Layer, attributes, kind_names, layer_behind, layers_of
+from meshwright.planner.pieces import optional_norm, residual, stream_norm, wide
 
 PARALLEL_EDGES: Final[tuple[tuple[str, Literal["enter", "exit"]], ...]] = (
     ("attention_enter", "enter"),
@@ -94,7 +94,7 @@ def _embedding_kind(spec: DecoderSpec) -> LayerKind:
     if spec.positions == "learned":
         operators.append(Pointwise("positions", "sequence", 2 * h, h, weights=spec.position_rows * h))
     if spec.embedding_norm:
-        operators.append(norm(spec, "embedding_norm", keeps_input=True))
+        operators.append(stream_norm(spec, "embedding_norm", keeps_input=True))
     if spec.embedding_dropout > 0:
         operators.append(Pointwise("dropout", "sequence", h, h, mask_features=h, backward_ratio=1.0))
     return LayerKind("embedding", "embedding", tuple(operators), spec.residual_streams * h)
@@ -105,7 +105,7 @@ def _head_kind(spec: DecoderSpec) -> LayerKind:
     h, width = spec.hidden, spec.embedding_width
     operators: list[Operator] = [*collapse_head(spec)]
     if spec.final_norm:
-        operators.append(norm(spec, "final_norm"))
+        operators.append(stream_norm(spec, "final_norm"))
     if width != h:
         operators.append(Gemm("project_out", wide(h), (wide(width),), "replicated", saves_output=True))
     operators += [

@@ -6,7 +6,7 @@ from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Ro
 from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.feeds import GATED_BACKWARD, PLAIN_BACKWARD, mlp
-from meshwright.planner.parts import norm, wide
+from meshwright.planner.pieces import stream_norm, wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Experts:
             Exchange("combine", "combine", width, self.topk, self.node_limit),
             *outward,
             *(self._shared(spec) if self.shared else ()),
-            *((norm(spec, "experts_norm", keeps_input=True),) if self.output_norm else ()),
+            *((stream_norm(spec, "experts_norm", keeps_input=True),) if self.output_norm else ()),
         )
 
     def _latent(self, spec: DecoderSpec) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
 from meshwright.planner.decoder import DecoderSpec
-from meshwright.planner.parts import wide
+from meshwright.planner.pieces import wide
 
 GATED_BACKWARD = 5 / 3
 """A gated activation reads both branches; its backward pass reads them and the gradient and writes two

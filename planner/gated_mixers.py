@@ -7,7 +7,7 @@ from meshwright.costmodels.convolution import CausalConvolution
 from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part
 from meshwright.costmodels.recurrence import GatedRecurrence
 from meshwright.planner.decoder import DecoderSpec
-from meshwright.planner.parts import wide
+from meshwright.planner.pieces import wide
 from meshwright.planner.recurrent import between, gated
 
 

@@ -8,7 +8,7 @@ them, and by which they are mixed. Left out: the iterations that make the mixing
 
 from meshwright.costmodels.operators import Gemm, Operator, Pointwise
 from meshwright.planner.decoder import DecoderSpec
-from meshwright.planner.parts import residual, wide
+from meshwright.planner.pieces import residual, wide
 
 SCALES = 3
 """One learned scale for each of collapsing, spreading and mixing."""

@@ -6,7 +6,7 @@ from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.indexer import Indexer
 from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
 from meshwright.planner.decoder import DecoderSpec
-from meshwright.planner.parts import wide
+from meshwright.planner.pieces import wide
 
 
 @dataclass(frozen=True, slots=True)

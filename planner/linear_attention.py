@@ -7,7 +7,7 @@ from meshwright.costmodels.delta import DeltaRule
 from meshwright.costmodels.operators import Gemm, Operator, Part
 from meshwright.costmodels.scan import ChunkedScan
 from meshwright.planner.decoder import DecoderSpec
-from meshwright.planner.parts import wide
+from meshwright.planner.pieces import wide
 from meshwright.planner.recurrent import between, gated
 
 

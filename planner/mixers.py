@@ -9,7 +9,7 @@ from typing import Literal
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
 from meshwright.planner.decoder import DecoderSpec
-from meshwright.planner.parts import wide
+from meshwright.planner.pieces import wide
 
 
 @dataclass(frozen=True, slots=True)

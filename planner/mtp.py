@@ -12,7 +12,7 @@ from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator
 from meshwright.costmodels.shared import SharedGemm
 from meshwright.costmodels.vocabulary import CrossEntropy, Embedding
 from meshwright.planner.decoder import DecoderSpec
-from meshwright.planner.parts import norm, wide
+from meshwright.planner.pieces import stream_norm, wide
 
 
 def mtp_kind(spec: DecoderSpec, block: LayerKind) -> LayerKind:
@@ -27,8 +27,8 @@ def _projection(spec: DecoderSpec) -> tuple[Operator, ...]:
     return (
         Embedding("mtp_tokens", spec.vocabulary, h, tied=True),
         Boundary("mtp_embedding_exit", "exit", h),
-        norm(spec, "mtp_embedding_norm", feeds_product=True),
-        norm(spec, "mtp_hidden_norm", feeds_product=True),
+        stream_norm(spec, "mtp_embedding_norm", feeds_product=True),
+        stream_norm(spec, "mtp_hidden_norm", feeds_product=True),
         Boundary("mtp_enter", "enter", 2 * h),
         Gemm("mtp_projection", wide(2 * h), (wide(h),), "column", saves_output=True),
         Boundary("mtp_exit", "exit", h),
@@ -39,7 +39,7 @@ def _prediction(spec: DecoderSpec) -> tuple[Operator, ...]:
     """Return the norm, the product with the head's weight and the cross entropy."""
     h = spec.hidden
     return (
-        norm(spec, "mtp_final_norm"),
+        stream_norm(spec, "mtp_final_norm"),
         Boundary("mtp_head_enter", "enter", h),
         SharedGemm("mtp_head", wide(h), (spec.vocabulary,), "column", spec.head_bias),
         CrossEntropy("mtp_loss", spec.vocabulary, FULL_LOGITS),

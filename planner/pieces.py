@@ -1,4 +1,4 @@
-"""The small operators that blocks, embeddings and heads are put together from.
+"""The small operators that mixers, feeds, blocks, embeddings and heads are put together from.
 
 What is kept for the backward pass belongs to the operator that produces it; a layer's input is the
 checkpoint that the memory model adds once per layer (:mod:`meshwright.planner.blocks`).
@@ -7,10 +7,11 @@ checkpoint that the memory model adds once per layer (:mod:`meshwright.planner.b
 from meshwright.costmodels.loss import FULL_LOGITS
 from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
 from meshwright.costmodels.vocabulary import CrossEntropy
+from meshwright.planner.decoder import DecoderSpec, NormPlace
 
 
 def wide(features: int) -> Part:
-    """Return features that are whole on each rank (the residual stream)."""
+    """Return features that are whole on each rank (or split in any way: the residual stream)."""
     return Part(features, features, "hidden features")
 
 
@@ -27,6 +28,7 @@ def norm(
     weight: bool = True,
     keeps_input: bool = False,
     saves: bool = True,
+    feeds_product: bool = False,
 ) -> Pointwise:
     """Return a norm over ``hidden`` features.
 
@@ -41,11 +43,56 @@ def norm(
     saves
         Whether it keeps anything: a norm at the end of a layer does not, as its output is the next one's
         checkpoint.
+    feeds_product
+        Whether a product reads what it writes.
     """
-    weights = hidden * (weight + bias)
-    kept = hidden * saves
     return Pointwise(
-        name, "sequence", hidden, hidden, kept, weights=weights, light=not keeps_input, group="norm"
+        name,
+        "sequence",
+        hidden,
+        hidden,
+        saves=hidden * saves,
+        weights=hidden * (weight + bias),
+        light=not keeps_input,
+        feeds_product=feeds_product,
+        group="norm",
+    )
+
+
+def stream_norm(
+    spec: DecoderSpec, name: str, *, keeps_input: bool = False, feeds_product: bool = False
+) -> Pointwise:
+    """Return a decoder's norm over ``hidden``; a post-norm keeps its input, which nobody else does."""
+    return norm(
+        name,
+        spec.hidden,
+        bias=spec.norm_bias,
+        weight=spec.norm_weight,
+        keeps_input=keeps_input,
+        feeds_product=feeds_product,
+    )
+
+
+def optional_norm(
+    spec: DecoderSpec, place: NormPlace, *, feeds_product: bool = False
+) -> tuple[Operator, ...]:
+    """Return the norm at a place where the decoder has one; only a pre-norm can feed a product."""
+    if place not in spec.norms:
+        return ()
+    post = place.startswith("post")
+    return (stream_norm(spec, f"{place}_norm", keeps_input=post, feeds_product=feeds_product and not post),)
+
+
+def residual(spec: DecoderSpec, name: str, *, branches: int = 1, saves: int = 0) -> Pointwise:
+    """Return the sum of the residual stream and its branches, with their dropout fused in.
+
+    Its backward pass hands the gradient on: as many bytes as forward.
+    """
+    h = spec.hidden
+    mask = branches * h if spec.hidden_dropout > 0 else 0
+    reads = (1 + branches) * h
+    return Pointwise(
+        name, "sequence", reads, h, saves, mask_features=mask, backward_ratio=1.0, group="residual"
     )
 
 

@@ -14,7 +14,7 @@ from meshwright.costmodels.reduction import PartialSum
 from meshwright.costmodels.scan import ChunkedScan, SelectiveScan
 from meshwright.planner.decoder import DecoderSpec, Sublayer
 from meshwright.planner.feeds import GATED_BACKWARD
-from meshwright.planner.parts import wide
+from meshwright.planner.pieces import wide
 
 
 def between(hidden: int, inner: tuple[Operator, ...]) -> tuple[Operator, ...]:

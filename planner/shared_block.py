@@ -8,7 +8,7 @@ from meshwright.costmodels.shared import SharedGemm
 from meshwright.planner.decoder import DecoderSpec, Sublayer
 from meshwright.planner.feeds import GATED_BACKWARD
 from meshwright.planner.mixers import rotary
-from meshwright.planner.parts import wide
+from meshwright.planner.pieces import wide
 
 
 @dataclass(frozen=True, slots=True)
