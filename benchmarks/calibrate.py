@@ -127,29 +127,35 @@ Slopes = Mapping[tuple[str, str], FloatArray]
 
 
 def derivatives(
-    runs: Runs, shifts: Shifts, here: FloatArray, known: Slopes | None = None
+    runs: Runs, shifts: Shifts, here: FloatArray, constants: Sequence[Constant] = ()
 ) -> dict[tuple[str, str], FloatArray]:
     """Return how the residuals follow each field.
 
-    A place's constant moves the runs that it reaches as the field itself does, so that one pricing of all
-    runs a field gives the slopes of every place; two processes share them.
+    A place's constant moves the runs that it reaches as the field itself does, so that one pricing a field
+    gives the slopes of every place; two processes share them.
 
     Parameters
     ----------
-    known
-        Slopes near here: fields that did nothing to a run there are not tried on it again.
+    constants
+        Slopes are wanted of these alone; of all by default.
     """
     fields = [Constant(kind, EVERYWHERE, f) for kind, table in TABLES.items() for f in table]
-    rows = [np.arange(len(here)) if known is None else np.flatnonzero(known[c.kind, c.field]) for c in fields]
-    ahead = [_step(c) for c in fields]
-    tasks = [(runs, {**shifts, c: step}, at) for c, step, at in zip(fields, ahead, rows, strict=True)]
+    rows = [np.flatnonzero(runs.concerned(c) & _wanted(runs, c, constants)) for c in fields]
+    tasks = [(runs, {**shifts, c: _step(c)}, at) for c, at in zip(fields, rows, strict=True)]
     moved = in_processes(_log_ratio, tasks)
     found = {}
-    for constant, step, at, there in zip(fields, ahead, rows, moved, strict=True):
+    for constant, at, there in zip(fields, rows, moved, strict=True):
         slopes = np.zeros_like(here)
-        slopes[at] = (there - here[at]) / step
+        slopes[at] = (there - here[at]) / _step(constant)
         found[constant.kind, constant.field] = slopes
     return found
+
+
+def _wanted(runs: Runs, field: Constant, constants: Sequence[Constant]) -> BoolArray:
+    """Return which runs some of the constants reach by a field; all of them without constants."""
+    same = [c for c in constants if (tree(c.kind), c.field) == (field.kind, field.field)]
+    every = np.full(len(runs.runs), not constants)
+    return np.asarray(np.logical_or.reduce([every, *(runs.reached(c) for c in same)]))
 
 
 def _step(constant: Constant) -> float:
@@ -159,7 +165,7 @@ def _step(constant: Constant) -> float:
 
 
 def _log_ratio(runs: Runs, shifts: Shifts, rows: IntArray) -> FloatArray:
-    return runs.log_ratio(shifts, rows)
+    return runs.log_ratio(shifts, rows) if len(rows) else np.zeros(0)
 
 
 def columns(runs: Runs, by_field: Slopes, constants: Sequence[Constant]) -> FloatArray:
@@ -250,18 +256,20 @@ def fitted(runs: Runs, say: Callable[[str], None] = lambda _: None, iterations: 
     """Return the constants that fit runs best, those left out that are not told from what they inherit."""
     shifts: dict[Constant, float] = {}
     constants: tuple[Constant, ...] = ()
-    by_field: Slopes | None = None
     here = runs.log_ratio(shifts)
     say(f"{len(here)} runs, {votes_error(runs, here):.2%} in the mean before")
     for number in range(iterations):
-        by_field = derivatives(runs, shifts, here, by_field)
+        by_field = derivatives(runs, shifts, here, constants)
         constants = constants or free_constants(runs, by_field)
         at = linearised(runs, here, columns(runs, by_field, constants), constants, shifts)
         if number == 0:
             constants, at = pruned(constants, at)
+        constants, at, stuck = inside(constants, at, shifts)
+        if stuck:
+            say(f"on their bounds, so left out (mechanisms are missing): {', '.join(map(str, stuck))}")
         shifts, here = _downhill(runs, at, constants, shifts)
         say(f"{number + 1}: {votes_error(runs, here):.2%} with {len(constants)} constants")
-    return around(runs, here, constants, shifts, by_field)
+    return around(runs, here, constants, shifts)
 
 
 def pruned(constants: tuple[Constant, ...], at: Linearised) -> tuple[tuple[Constant, ...], Linearised]:
@@ -282,17 +290,34 @@ def pruned(constants: tuple[Constant, ...], at: Linearised) -> tuple[tuple[Const
         at = of_constants(at, kept)
 
 
+def inside(
+    constants: tuple[Constant, ...], at: Linearised, shifts: Shifts
+) -> tuple[tuple[Constant, ...], Linearised, list[Constant]]:
+    """Return the constants that runs do not push onto a bound, their problem, and those that they do.
+
+    What would sit on its bound goes back to what it inherits: runs ask it for what it does not stand for.
+    """
+    out: list[Constant] = []
+    while True:
+        there = moved(constants, shifts, at.solved())
+        stuck = [k for k, c in enumerate(constants) if c.bounds.near(value_of(c, there))]
+        if not stuck:
+            return constants, at, out
+        out += [constants[k] for k in stuck]
+        back = replace(at, residual=at.residual - at.slopes[:, stuck] @ at.shift[stuck])
+        kept = np.setdiff1d(np.arange(len(constants)), stuck)
+        constants, at = tuple(constants[k] for k in kept), of_constants(back, kept)
+
+
 def of_constants(at: Linearised, kept: IntArray) -> Linearised:
     """Return the problem of some of the constants; the others stay where they are."""
     columns_ = {name: getattr(at, name)[kept] for name in ("shift", "width", "low", "high")}
     return replace(at, slopes=at.slopes[:, kept], **columns_)
 
 
-def around(
-    runs: Runs, here: FloatArray, constants: tuple[Constant, ...], shifts: Shifts, known: Slopes | None = None
-) -> Fit:
+def around(runs: Runs, here: FloatArray, constants: tuple[Constant, ...], shifts: Shifts) -> Fit:
     """Return constants with the problem linearised around them."""
-    slopes = columns(runs, derivatives(runs, shifts, here, known), constants)
+    slopes = columns(runs, derivatives(runs, shifts, here, constants), constants)
     return Fit(runs, constants, shifts, linearised(runs, here, slopes, constants, shifts))
 
 

@@ -15,6 +15,9 @@ from meshwright.costmodels.calibration import RATES
 
 ROWS_EACH: Final = 10
 """Timed runs that each free constant needs."""
+NEAR: Final = 0.02
+"""Share of a constant's range within which it counts as being on its bound."""
+TINY: Final = 1e-12
 MOST: Final = 6
 """Constants that a place below the root may have of its own."""
 
@@ -43,6 +46,11 @@ class Bounds:
     def moved(self, value: float, shift: float) -> float:
         """Return a value after a shift in units of the prior's own scale."""
         return value + shift if self.shares else value * exp(shift)
+
+    def near(self, value: float) -> bool:
+        """Return whether a value is within :data:`NEAR` of the range to a bound."""
+        low, at, high = (self.shift(1.0, v) for v in (self.low or TINY, value or TINY, self.high))
+        return min(at - low, high - at) < NEAR * (high - low)
 
     def shift(self, value: float, to: float) -> float:
         """Return the shift that leads from a value to another; raises ValueError where none does."""

@@ -13,8 +13,6 @@ from meshwright.costmodels.arrays import FloatArray
 from meshwright.costmodels.calibration import calibration
 
 CALIBRATION: Final = Path(__file__).parent.parent / "costmodels" / "data" / "calibration.toml"
-NEAR: Final = 0.02
-"""Share of a constant's range within which it counts as being on its bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +40,7 @@ class Entry:
     @property
     def on_bound(self) -> bool:
         """Whether it sits on a bound: what it stands for is then a mechanism that is missing."""
-        bounds = self.constant.bounds
-        low, high = (bounds.shift(1.0, v) for v in (bounds.low, bounds.high))
-        at = bounds.shift(1.0, self.value)
-        return bool(min(at - low, high - at) < NEAR * (high - low))
+        return self.constant.bounds.near(self.value)
 
 
 def text_of(

@@ -1,7 +1,7 @@
 """Measured runs that can be priced again with other constants: each row is expressed once."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -84,6 +84,32 @@ def value_of(constant: Constant, shifts: Shifts) -> float:
     return constant.bounds.moved(1.0, shifts.get(constant, 0.0))
 
 
+def _experts(run: Expressed) -> bool:
+    return run.row.moe is not None
+
+
+def _low(run: Expressed) -> bool:
+    return run.problem.precision.low_compute is not None
+
+
+_ABOUT: Final[Mapping[str, Callable[[Expressed], bool]]] = {
+    "grouped_fill": _experts,
+    "permute_fraction": _experts,
+    "dispatch_sync_s": _experts,
+    "overlap_experts": lambda run: _experts(run) and run.plan.num_devices > 1,
+    "low_gemm_fraction": _low,
+    "low_gemm": _low,
+    "overlap_tensor": lambda run: run.plan.tp > 1,
+    "layer_rate": lambda run: run.plan.tp * run.plan.cp * run.plan.ep > 1,
+    "jitter": lambda run: run.plan.num_devices > 1,
+    "overlap_cost": lambda run: run.plan.num_devices > 1,
+    "data_rate": lambda run: run.plan.num_devices > run.plan.tp * run.plan.pp,
+    "overlap_gradients": lambda run: run.plan.num_devices > run.plan.tp * run.plan.pp,
+    "overlap_parameters": lambda run: run.plan.num_devices > run.plan.tp * run.plan.pp,
+}
+"""Runs that a field may say something about; of fields that are not named here all."""
+
+
 @dataclass(frozen=True)
 class Runs:
     """Expressed runs with what is needed to price them under other constants."""
@@ -119,6 +145,11 @@ class Runs:
     def reached(self, constant: Constant) -> BoolArray:
         """Return which runs a constant reaches, (N,): those below its place that inherit it."""
         return np.array([_reaches(constant, run) for run in self.runs], dtype=np.bool_)
+
+    def concerned(self, constant: Constant) -> BoolArray:
+        """Return the runs, (N,), that have at all what a field is about: experts, low precision, splits."""
+        about = _ABOUT.get(constant.field, lambda run: True)
+        return np.array([about(run) for run in self.runs], dtype=np.bool_)
 
     def weights(self, most: float = 1.0) -> FloatArray:
         """Return the weight of each run, (N,): ``most`` for a family and kind, however many runs it has.
