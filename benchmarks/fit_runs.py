@@ -92,7 +92,7 @@ def _low(run: Expressed) -> bool:
     return run.problem.precision.low_compute is not None
 
 
-_ABOUT: Final[Mapping[str, Callable[[Expressed], bool]]] = {
+ABOUT: Final[Mapping[str, Callable[[Expressed], bool]]] = {
     "grouped_fill": _experts,
     "permute_fraction": _experts,
     "dispatch_sync_s": _experts,
@@ -148,7 +148,7 @@ class Runs:
 
     def concerned(self, constant: Constant) -> BoolArray:
         """Return the runs, (N,), that have at all what a field is about: experts, low precision, splits."""
-        about = _ABOUT.get(constant.field, lambda run: True)
+        about = ABOUT.get(constant.field, lambda run: True)
         return np.array([about(run) for run in self.runs], dtype=np.bool_)
 
     def weights(self, most: float = 1.0) -> FloatArray:

@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 
 from benchmarks.calibrate import expressed
-from benchmarks.fit_constants import ACCELERATOR, PROFILE, TABLES, Constant
+from benchmarks.fit_constants import ACCELERATOR, EVERYWHERE, PROFILE, TABLES, Constant
 from benchmarks.fit_file import stored_shifts
-from benchmarks.fit_runs import ROOT, Runs, lineage, profile_value, rate_value, shifted_profile, value_of
+from benchmarks.fit_runs import (
+    ABOUT,
+    ROOT,
+    Runs,
+    lineage,
+    profile_value,
+    rate_value,
+    shifted_profile,
+    value_of,
+)
 from benchmarks.rows import BUILT_IN, read_rows
 from meshwright.costmodels.calibration import RATES, rate_factor
 from meshwright.costmodels.profile import find_profile, profile_names, sourced_profiles
@@ -127,3 +136,13 @@ def test_values_are_told_at_their_own_place() -> None:
     }
     told = [value_of(constant, shift) for constant in shift]
     assert told == pytest.approx([np.exp(0.05), np.exp(0.15)])
+
+
+@pytest.mark.parametrize("field", sorted(ABOUT))
+def test_a_field_says_nothing_about_runs_that_lack_its_subject(field: str) -> None:
+    kind = next(tree for tree, fields in TABLES.items() if field in fields)
+    constant = Constant(kind, EVERYWHERE, field)
+    runs = few()
+    others = np.flatnonzero(~runs.concerned(constant))
+    change = runs.log_ratio({constant: -0.1}, others) - runs.log_ratio({}, others)
+    assert np.abs(change).max(initial=0.0) < 1e-9
