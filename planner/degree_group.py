@@ -14,11 +14,8 @@ from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import SCHEDULES
 
-USUAL = {
-    "schedule": Choice(allowed=frozenset({"1f1b", "interleaved"})),
-    "offload": Choice(allowed=frozenset({"none"})),
-}
-"""What is searched where the job says nothing."""
+USUAL = {"offload": Choice(allowed=frozenset({"none"}))}
+"""What is searched where the job says nothing; of schedules those that are usual in the target."""
 
 
 _LAYOUT = ("placement", "ulysses", "ep", "etp", "dp_replicate", "hpz", "zero_stage", "offload")
@@ -38,7 +35,8 @@ def admitted(problem: Problem, name: str, values: Sequence[int]) -> list[int]:
 
 def _admitted_words(problem: Problem, name: str, words: Sequence[str]) -> list[int]:
     """Return the indices of the words that the job's choice (or custom) admits."""
-    wanted = problem.job.choices.get(name, USUAL.get(name, Choice()))
+    usual = {**USUAL, "schedule": Choice(allowed=problem.target.usual_schedules)}
+    wanted = problem.job.choices.get(name, usual.get(name, Choice()))
     return [i for i, word in enumerate(words) if wanted.admits(word)]
 
 

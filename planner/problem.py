@@ -16,6 +16,7 @@ from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.lengths import check_lengths, length_notes
 from meshwright.planner.target import Target, find_target
+from meshwright.planner.target_job import fitted
 from meshwright.planner.tuned import mixed, tuned
 
 
@@ -46,8 +47,8 @@ class Problem:
 
     @cached_property
     def target(self) -> Target:
-        """The target framework."""
-        return find_target(self.job.target)
+        """The target framework, with the recompute modes that it has for this model and recipe."""
+        return fitted(find_target(self.job.target), self.base, self.job)
 
     @cached_property
     def profile(self) -> Profile:

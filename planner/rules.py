@@ -15,8 +15,10 @@ from meshwright.planner.choice import Choice
 from meshwright.planner.lengths import main_length, stream_lengths
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
+from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
 from meshwright.planner.target import TARGET_DEGREES, TARGETS, Target
+from meshwright.planner.target_job import refusals
 
 SCHEDULES = names()
 MOST_MICROBATCHES = 8192
@@ -52,6 +54,11 @@ def check_problem(problem: Problem) -> None:
     if target.name != "any" and target.name not in support.targets:
         have = ", ".join(sorted({"any"} | (support.targets & set(TARGETS))))
         raise MeshwrightError(f"target: {target.name} does not run on {device.name}; supported there: {have}")
+    lacking = refusals(target, problem.model, problem.job, loss_name(problem))
+    if lacking:
+        raise MeshwrightError(
+            f"target: {target.name} ({target.title}) cannot train this: {'; '.join(lacking)}"
+        )
     limit = problem.model.max_sequence_length
     learned = problem.model.attributes.get("positions") == "learned"
     if learned and limit is not None and problem.job.sequence_length > limit:
@@ -349,6 +356,7 @@ def _target_rules(problem: Problem) -> tuple[Rule, ...]:
         ),
         *_target_degrees(t),
         *_target_values(t),
+        *_target_pairs(problem),
     )
 
 
@@ -385,6 +393,36 @@ def _target_values(t: Target) -> tuple[Rule, ...]:
             "target offload",
             f"{t.title} offloads {', '.join(sorted(t.offload))}",
             lambda m: np.isin(m.offload, hosts),
+        ),
+    )
+
+
+def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
+    """Return the rules on decisions that a target has, but not together."""
+    t, experts = problem.target, has_experts(problem)
+    pipeline_last = [i for i, order in enumerate(PLACEMENTS) if order[-1] == "pp"]
+    mixed = [i for i, way in enumerate(KV_EXCHANGES) if way in t.combined_exchanges]
+    return (
+        Rule(
+            "target heads and keys",
+            f"{t.title} exchanges heads among some context ranks and keys among the others by "
+            f"{' or '.join(sorted(t.combined_exchanges)) or 'no way'} only",
+            lambda m: (m.ulysses == 1) | (m.ulysses == m.cp) | np.isin(m.kv_exchange, mixed),
+        ),
+        Rule(
+            "target experts and placement",
+            f"{t.title}: with the pipeline inside the data ranks ep x etp equals tp x cp",
+            lambda m: (
+                np.isin(m.placement, pipeline_last)
+                | (m.pp == 1)
+                | (m.ep * m.etp == m.tp * m.cp)
+                | (not experts or t.experts_across_pipeline)
+            ),
+        ),
+        Rule(
+            "target ZeRO with the recipe",
+            f"{t.title} keeps weights in 8 bits with ZeRO 1 to 3 only",
+            lambda m: (m.zero_stage > 0) | (problem.precision.name not in t.sharded_precisions),
         ),
     )
 

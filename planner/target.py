@@ -43,6 +43,26 @@ class Target:
         Whether interleaving works with micro-batches that are no multiple of ``pp``.
     uneven_chunks
         Whether the several chunks of a rank may hold different numbers of layers.
+    usual_schedules
+        Schedules that are searched where the job says nothing.
+    combined_exchanges
+        Ways of exchanging keys and values that it has beside an exchange of heads within smaller groups.
+    experts_across_pipeline
+        Whether experts may be spread over other ranks than ``tp x cp`` where the pipeline lies inside the
+        data ranks.
+    precisions, optimizers, losses, tunings
+        Recipes, optimizers, cross entropies and kinds of tuning that it has; None: all.
+    multi_token
+        Whether it trains multi-token-prediction layers.
+    decoders_only
+        Whether its models are plain decoders: one stream of text, attention in every layer.
+    selective_operators
+        Light operators that its selective recomputation can name; None: all. A model with others has only
+        the remaining modes there (:func:`meshwright.planner.target_job.fitted`).
+    whole_recompute_precisions
+        Recipes under which it runs no part of a layer again.
+    sharded_precisions
+        Recipes that it has with ZeRO 1 to 3 only.
     loses
         Decisions that a plan loses by going there, in words.
     """
@@ -71,6 +91,18 @@ class Target:
     vocab_multiple: int = 1
     partial_groups: bool = False
     uneven_chunks: bool = False
+    usual_schedules: frozenset[str] = frozenset({"1f1b", "interleaved"})
+    combined_exchanges: frozenset[str] = frozenset(KV_EXCHANGES)
+    experts_across_pipeline: bool = True
+    precisions: frozenset[str] | None = None
+    optimizers: frozenset[str] | None = None
+    losses: frozenset[str] | None = None
+    tunings: frozenset[str] | None = None
+    multi_token: bool = True
+    decoders_only: bool = False
+    selective_operators: frozenset[str] | None = None
+    whole_recompute_precisions: frozenset[str] = frozenset()
+    sharded_precisions: frozenset[str] = frozenset()
     loses: tuple[str, ...] = ()
 
 
@@ -119,6 +151,45 @@ TARGETS = {
                 "optimizer offload alone",
                 "ZeRO 0 and 1",
                 "recompute layer by layer",
+            ),
+        ),
+        Target(
+            "megatron",
+            "Megatron-LM",
+            profile="megatron-core",
+            secondary=False,
+            placements=frozenset({("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp")}),
+            offload=frozenset({"none"}),
+            schedules=frozenset({"1f1b", "interleaved"}),
+            zero_stages=frozenset({0, 1}),
+            recompute=frozenset({"none", "selective", "moe", "full"}),
+            recompute_uniform=True,
+            vocab_multiple=128,
+            uneven_chunks=True,
+            combined_exchanges=frozenset({"ring"}),
+            experts_across_pipeline=False,
+            precisions=frozenset(
+                {"bf16", "fp16", "fp32", "fp8", "fp8-current", "fp8-weights", "fp8-block", "mxfp8"}
+                | {"mxfp8-weights"}
+            ),
+            optimizers=frozenset({"adamw", "sgd", "momentum"}),
+            losses=frozenset({"full"}),
+            tunings=frozenset({"full"}),
+            multi_token=False,
+            decoders_only=True,
+            selective_operators=frozenset({"pre_attention_norm", "pre_mlp_norm", "expert_activation"}),
+            # TransformerConfig: delayed scaling supports no recomputation of norms and expert activations
+            whole_recompute_precisions=frozenset({"fp8"}),
+            # Megatron's arguments: --fp8-param-gather needs the distributed optimizer
+            sharded_precisions=frozenset({"fp8-weights", "fp8-block", "mxfp8-weights"}),
+            loses=(
+                "ZeRO 2 and 3",
+                "offload",
+                "schedules but 1F1B and interleaved",
+                "recompute layer by layer",
+                "selective recompute of dense activation functions",
+                "adapters",
+                "multi-token prediction",
             ),
         ),
     )

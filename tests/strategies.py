@@ -88,10 +88,13 @@ def placed_groups(draw, cluster):
 @st.composite
 def launchable(draw, *targets):
     """A problem on one to four hosts and a legal plan for its target, idle devices included."""
+    from meshwright.planner.job import Job
     from meshwright.planner.target import find_target
-    from tests.planner.emit.cases import case
+    from meshwright.planner.target_job import fitted
+    from tests.planner.emit.cases import case, model
 
     target = find_target(draw(st.sampled_from(targets or ("any", "deepspeed", "fsdp"))))
+    target = fitted(target, model(), Job(1, 1))
     hosts = draw(st.integers(1, 4))
     tp = draw(st.sampled_from((1, 2, 4, 8))) if target.tensor else 1
     pp = draw(st.sampled_from([p for p in (1, 2, 4) if p * tp <= 8 * hosts])) if target.pipeline else 1

@@ -11,9 +11,11 @@ from typing import Final, Literal
 
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
+from meshwright.planner.rules import has_experts
 from meshwright.planner.target import TARGET_DEGREES, Target
+from meshwright.planner.target_job import fitted, refusals
 
-Level = Literal["run", "parsed", "syntax"]
+Level = Literal["run", "built", "parsed", "flag table", "syntax"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,9 @@ class Emitter:
     target
         A name of :data:`~meshwright.planner.target.TARGETS`.
     level
-        How the files are verified: ``run`` (a training step ran from them), ``parsed`` (the framework's own
-        parser accepts them) or ``syntax`` (well-formed only).
+        How the files are verified: ``run`` (a training step ran from them), ``built`` (the framework builds
+        its configuration from them), ``parsed`` (its own parser accepts them), ``flag table`` (every flag
+        stands in a table of its flags) or ``syntax`` (well-formed only).
     checked
         The same in a sentence, for the user.
     emit
@@ -140,6 +143,25 @@ def _offload(problem: Problem, plan: Plan, target: Target) -> str | None:
     return _among("offload", plan.offload, target.offload)
 
 
+def _pairs(problem: Problem, plan: Plan, target: Target) -> str | None:
+    """Decisions that a target has, but not together."""
+    some = 1 < plan.ulysses < plan.cp
+    if some and plan.kv_exchange not in target.combined_exchanges:
+        message = _among("kv_exchange", plan.kv_exchange, target.combined_exchanges)
+        return f"{message} beside ulysses={plan.ulysses}"
+    if plan.zero_stage == 0 and plan.precision in target.sharded_precisions:
+        return f"zero_stage=0: only 1 to 3 with precision={plan.precision}"
+    spread = has_experts(problem) and plan.ep * plan.etp != plan.tp * plan.cp
+    if spread and plan.pp > 1 and plan.placement[-1] != "pp" and not target.experts_across_pipeline:
+        return f"placement={','.join(plan.placement)}: only with ep x etp equal to tp x cp"
+    return None
+
+
+def _job(problem: Problem, plan: Plan, target: Target) -> str | None:
+    """What the target cannot train at all."""
+    return "; ".join(refusals(target, problem.model, problem.job, plan.loss)) or None
+
+
 def _recompute(problem: Problem, plan: Plan, target: Target) -> str | None:
     for mode in dict.fromkeys(plan.recompute):
         if mode not in target.recompute:
@@ -175,11 +197,14 @@ RULES: Final[tuple[Rule, ...]] = (
     _kv_exchange,
     _placement,
     _offload,
+    _pairs,
+    _job,
     _recompute,
 )
 
 
 def beyond_target(problem: Problem, plan: Plan, target: Target) -> list[str]:
     """Return a line for each decision that lies outside the target's declared limits."""
-    found = (rule(problem, plan, target) for rule in RULES)
+    own = fitted(target, problem.base, problem.job)
+    found = (rule(problem, plan, own) for rule in RULES)
     return [message for message in found if message]

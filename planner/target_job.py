@@ -1,0 +1,51 @@
+"""What a target can train at all: limits on job and model that no mesh can mend, each with its name."""
+
+from dataclasses import replace
+
+from meshwright.costmodels.attention import Attention
+from meshwright.planner.graph import ModelGraph
+from meshwright.planner.job import Job
+from meshwright.planner.target import Target
+
+
+def fitted(target: Target, model: ModelGraph, job: Job) -> Target:
+    """Return the target with the recompute modes that it has for this model and recipe.
+
+    Selective recomputation drops what every light operator keeps. A framework that names modules instead can
+    say so only where its modules are all of them (``selective_operators``).
+    """
+    if target.selective_operators is None:
+        return target
+    blocks = [kind for kind in model.kinds if kind.role == "block"]
+    light = {op.name for kind in blocks for op in kind.operators if op.light}
+    able = light <= target.selective_operators and job.precision not in target.whole_recompute_precisions
+    return target if able else replace(target, recompute=target.recompute - {"selective", "moe"})
+
+
+def refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str]:
+    """Return a line for each property of job or model that the target cannot train, led by its field."""
+    words = (
+        ("precision", job.precision, target.precisions),
+        ("optimizer", job.optimizer, target.optimizers),
+        ("loss", loss, target.losses),
+        ("tuning", job.tuning.kind, target.tunings),
+    )
+    found = [
+        f"{name}={value}: only {', '.join(sorted(allowed))}"
+        for name, value, allowed in words
+        if allowed is not None and value not in allowed
+    ]
+    if job.mtp and not target.multi_token:
+        found.append("mtp=true: only false")
+    if target.decoders_only and not _plain_decoder(model):
+        found.append(f"model={model.name}: only decoders of one stream with attention in every layer")
+    return found
+
+
+def _plain_decoder(model: ModelGraph) -> bool:
+    """Return whether a model is one stream of text through blocks that all attend to what came before."""
+    blocks = [kind for kind in model.kinds if kind.role == "block"]
+    cores = [[op for op in kind.operators if isinstance(op, Attention)] for kind in blocks]
+    attends = all(own and all(core.causal for core in own) for own in cores)
+    ends = len(model.block_layers) == model.num_layers - 2
+    return attends and ends and not model.streams and model.context is None
