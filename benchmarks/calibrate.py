@@ -39,9 +39,9 @@ from meshwright.hardware.errors import MeshwrightError
 
 T = TypeVar("T")
 
-VOTE: Final = 6.0
+VOTE: Final = 15.0
 """Weight of a family against the prior: an error of :data:`~benchmarks.fit.BEND` in all of a family's runs
-weighs as much as one constant 2.4 of its widths away."""
+weighs as much as one constant 3.9 of its widths away."""
 FELT: Final = 0.002
 """Change of a run's time by one width of a constant from which the run tells about it."""
 DIFFERENCE: Final = 0.5
@@ -252,17 +252,28 @@ def moved(constants: Sequence[Constant], shifts: Shifts, change: FloatArray) -> 
     return found
 
 
-def fitted(runs: Runs, say: Callable[[str], None] = lambda _: None, iterations: int = ITERATIONS) -> Fit:
-    """Return the constants that fit runs best, those left out that are not told from what they inherit."""
-    shifts: dict[Constant, float] = {}
-    constants: tuple[Constant, ...] = ()
+def fitted(
+    runs: Runs,
+    say: Callable[[str], None] = lambda _: None,
+    iterations: int = ITERATIONS,
+    start: Shifts | None = None,
+) -> Fit:
+    """Return the constants that fit runs best, those left out that are not told from what they inherit.
+
+    Parameters
+    ----------
+    start
+        Constants to go on from, none of which is chosen anew.
+    """
+    shifts = dict(start or {})
+    constants = tuple(shifts)
     here = runs.log_ratio(shifts)
     say(f"{len(here)} runs, {votes_error(runs, here):.2%} in the mean before")
     for number in range(iterations):
         by_field = derivatives(runs, shifts, here, constants)
         constants = constants or free_constants(runs, by_field)
         at = linearised(runs, here, columns(runs, by_field, constants), constants, shifts)
-        if number == 0:
+        if number == 0 and not start:
             constants, at = pruned(constants, at)
         constants, at, stuck = inside(constants, at, shifts)
         if stuck:
@@ -295,7 +306,8 @@ def inside(
 ) -> tuple[tuple[Constant, ...], Linearised, list[Constant]]:
     """Return the constants that runs do not push onto a bound, their problem, and those that they do.
 
-    What would sit on its bound goes back to what it inherits: runs ask it for what it does not stand for.
+    What would sit on its bound goes back to what it inherits, the one that is furthest from there first: runs
+    ask it for what it does not stand for.
     """
     out: list[Constant] = []
     while True:
@@ -303,9 +315,10 @@ def inside(
         stuck = [k for k, c in enumerate(constants) if c.bounds.near(value_of(c, there))]
         if not stuck:
             return constants, at, out
-        out += [constants[k] for k in stuck]
-        back = replace(at, residual=at.residual - at.slopes[:, stuck] @ at.shift[stuck])
-        kept = np.setdiff1d(np.arange(len(constants)), stuck)
+        worst = max(stuck, key=lambda k: abs(there[constants[k]]) / at.width[k])
+        out.append(constants[worst])
+        back = replace(at, residual=at.residual - at.slopes[:, worst] * at.shift[worst])
+        kept = np.setdiff1d(np.arange(len(constants)), [worst])
         constants, at = tuple(constants[k] for k in kept), of_constants(back, kept)
 
 
@@ -477,10 +490,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--write", nargs="?", type=Path, const=CALIBRATION, metavar="FILE", help="store the constants"
     )
+    parser.add_argument("--resume", action="store_true", help="go on from the stored constants")
     parser.add_argument("--leave-one-out", action="store_true", help="then price each family without itself")
     options = parser.parse_args(arguments)
     rows = read_rows(BUILT_IN if options.rows is None else options.rows)
-    fit = fitted(priceable(fit_rows(rows)), print, options.iterations)
+    fit = fitted(
+        priceable(fit_rows(rows)), print, options.iterations, stored_shifts() if options.resume else None
+    )
     print(report(fit))
     if options.write is not None:
         options.write.write_text(file_text(fit), encoding="utf-8")
