@@ -273,7 +273,7 @@ def fitted(
         by_field = derivatives(runs, shifts, here, constants)
         constants = constants or free_constants(runs, by_field)
         at = linearised(runs, here, columns(runs, by_field, constants), constants, shifts)
-        if number == 0 and not start:
+        if not start:
             constants, at = pruned(constants, at)
         constants, at, stuck = inside(constants, at, shifts)
         if stuck:
@@ -317,15 +317,16 @@ def inside(
             return constants, at, out
         worst = max(stuck, key=lambda k: abs(there[constants[k]]) / at.width[k])
         out.append(constants[worst])
-        back = replace(at, residual=at.residual - at.slopes[:, worst] * at.shift[worst])
         kept = np.setdiff1d(np.arange(len(constants)), [worst])
-        constants, at = tuple(constants[k] for k in kept), of_constants(back, kept)
+        constants, at = tuple(constants[k] for k in kept), of_constants(at, kept)
 
 
 def of_constants(at: Linearised, kept: IntArray) -> Linearised:
-    """Return the problem of some of the constants; the others stay where they are."""
+    """Return the problem of some of the constants; the others go back to what they inherit."""
+    gone = np.setdiff1d(np.arange(len(at.shift)), kept)
+    residual = at.residual - at.slopes[:, gone] @ at.shift[gone]
     columns_ = {name: getattr(at, name)[kept] for name in ("shift", "width", "low", "high")}
-    return replace(at, slopes=at.slopes[:, kept], **columns_)
+    return replace(at, residual=residual, slopes=at.slopes[:, kept], **columns_)
 
 
 def around(runs: Runs, here: FloatArray, constants: tuple[Constant, ...], shifts: Shifts) -> Fit:
