@@ -156,6 +156,15 @@ def _accelerator_facts(chip: Accelerator) -> Facts:
     ]
 
 
+def _drives(cluster: Cluster) -> str:
+    """Say what the drives of a host move and hold."""
+    rate, size = cluster.nvme_bytes_per_s, cluster.nvme_bytes
+    if rate is None:
+        return "-"
+    holds = "" if size is None else f", {size / units.TB:,.4g} TB"
+    return f"{units.bytes_per_s_to_gb_per_s(rate):,.4g} GB/s{holds} a host"
+
+
 def _cluster_facts(cluster: Cluster) -> Facts:
     host, usd = cluster.host_memory_bytes, cluster.usd_per_device_hour
     whole = "" if usd is None else f" a device-hour, ${usd * cluster.num_devices:,.2f} an hour"
@@ -165,6 +174,7 @@ def _cluster_facts(cluster: Cluster) -> Facts:
         ("Devices, hosts", f"{cluster.num_devices:,} on {cluster.num_hosts:,}"),
         *((f"Tier {k}", _tier(tier)) for k, tier in enumerate(cluster.tiers)),
         ("Host memory", "-" if host is None else f"{units.bytes_to_gib(host):,.0f} GiB a host"),
+        ("NVMe drives", _drives(cluster)),
         ("Price", _money(usd, "$") + whole),
         ("Prices seen", _prices(cluster.prices or cluster.accelerator.prices)),
     ]

@@ -158,7 +158,11 @@ KvExchange = Annotated[
 ]
 Offload = Annotated[
     str | None,
-    typer.Option("--offload", metavar="W", help="To host memory: none (default), optimizer or parameters."),
+    typer.Option(
+        "--offload",
+        metavar="W",
+        help="To the host: none, optimizer, parameters, or either with -nvme.",
+    ),
 ]
 PipelineDegree = Annotated[
     int | None, typer.Option("--pp", metavar="N", help="Pipeline stages; 1 by default.")

@@ -96,7 +96,8 @@ def _sharding(plan: Plan) -> str:
     if plan.dp_replicate > 1:
         parts.append(f"{plan.dp_replicate} copies of {plan.dp // plan.dp_replicate * plan.cp} shards")
     parts += [f"secondary shards over {plan.hpz} ranks"] if plan.hpz > 1 else []
-    parts += [f"{plan.offload} on the host"] if plan.offload != "none" else []
+    what, _, drives = plan.offload.partition("-")
+    parts += [f"{what} on {'drives of ' * bool(drives)}the host"] if plan.offload != "none" else []
     return ", ".join([*parts, f"sequence parallel {split}"])
 
 

@@ -187,14 +187,20 @@ def _peaks(estimate: Estimate) -> list[RenderableType]:
 
 
 def _host(estimate: Estimate) -> list[tuple[str, str]]:
-    """Return what one device keeps in host memory at most, and its share; nothing without offloading."""
-    held, share = max(estimate.host_bytes, default=0.0), estimate.host_share_bytes
-    if not held:
-        return []
+    """Return what one device keeps off itself at most, and its share of the place; nothing otherwise."""
+    places = (
+        ("on the host", estimate.host_bytes, estimate.host_share_bytes),
+        ("on its drives", estimate.nvme_bytes, estimate.nvme_share_bytes),
+    )
+    return [(where, _held(max(held), share)) for where, held, share in places if max(held, default=0.0)]
+
+
+def _held(held: float, share: float | None) -> str:
+    """Say how much of a device's share of a place is filled."""
     if share is None:
-        return [("on the host", f"{gib(held)} GiB a device; how much memory the host has is not known")]
+        return f"{gib(held)} GiB a device; how much there is in all is not known"
     over = f": {gib(held - share)} GiB too many" if held > share else ""
-    return [("on the host", f"{gib(held)} of {gib(share)} GiB that are a device's share{over}")]
+    return f"{gib(held)} of {gib(share)} GiB that are a device's share{over}"
 
 
 def _bill(estimate: Estimate) -> list[tuple[str, str]]:
@@ -212,7 +218,7 @@ def _infeasible(found: Infeasibility) -> list[RenderableType]:
     """Return which limit binds, by how little it is missed, and what would lift it."""
     rows = [("rule", words(found.rule)), ("why", found.message)]
     if found.missing_bytes is not None:
-        where = "of host memory for each device" if found.rule == "host memory" else "on the fullest device"
+        where = f"of {found.rule} for each device" if found.rule != "memory" else "on the fullest device"
         rows.append(("missing", f"{gib(found.missing_bytes)} GiB {where}"))
     if found.closest is not None:
         peak, usable = max(found.closest.peak_bytes), found.closest.usable_bytes

@@ -1,15 +1,18 @@
-"""Host memory as a place for states and activations: the link, the host's own bandwidth, and the optimizer.
+"""Host memory and drives as places for states and activations: links, bandwidths, and the optimizer.
 
 Every device has its own way to the host (PCIe or C2C) and an equal share of the host's memory bandwidth,
 which one socket of eight channels of DDR4-3200 gives at 8 x 25.6 GB/s (ZeRO-Offload, arXiv 2101.06840, runs
-Adam at the host's memory bandwidth). Left out: a second socket, and NVMe behind the host.
+Adam at the host's memory bandwidth). Drives lie behind it (ZeRO-Infinity, arXiv 2104.07857): every device has
+an equal share of their rate, reading and writing overlap the update and the host link, so that the slowest of
+them is what takes time. Left out: a second socket, pinned buffers between drives and link, and drives that
+write more slowly than they read.
 """
 
 from typing import Final
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, Num
+from meshwright.costmodels.arrays import BoolArray, FloatArray, Num
 from meshwright.hardware.spec import Cluster
 from meshwright.hardware.units import gb_per_s_to_bytes_per_s
 
@@ -22,13 +25,33 @@ def host_link_bytes_per_s(cluster: Cluster) -> float:
     return np.inf if link is None else link.bandwidth_bytes_per_s * link.efficiency
 
 
+def nvme_bytes_per_s(cluster: Cluster) -> float:
+    """Return a device's share of what its host's drives read or write; infinite where it is not known."""
+    whole = cluster.nvme_bytes_per_s
+    return np.inf if whole is None else whole / cluster.devices_per_host
+
+
+def nvme_share_bytes(cluster: Cluster) -> float:
+    """Return a device's share of what its host's drives hold; infinite where it is not known."""
+    whole = cluster.nvme_bytes
+    return np.inf if whole is None else whole / cluster.devices_per_host
+
+
+def home_bytes_per_s(cluster: Cluster, on_nvme: BoolArray) -> FloatArray:
+    """Return what one device moves to or from the place of its offloaded states; broadcasts."""
+    link = host_link_bytes_per_s(cluster)
+    return np.where(on_nvme, min(link, nvme_bytes_per_s(cluster)), link)
+
+
 def host_memory_share_bytes(cluster: Cluster) -> float:
     """Return a device's share of host memory; infinite where its size is not known."""
     whole = cluster.host_memory_bytes
     return np.inf if whole is None else whole / cluster.devices_per_host
 
 
-def host_update_s(cluster: Cluster, touched_bytes: Num, moved_bytes: Num) -> FloatArray:
+def host_update_s(
+    cluster: Cluster, touched_bytes: Num, moved_bytes: Num, on_nvme: BoolArray | bool = False
+) -> FloatArray:
     """Return seconds of an optimizer step on the host.
 
     Parameters
@@ -37,6 +60,9 @@ def host_update_s(cluster: Cluster, touched_bytes: Num, moved_bytes: Num) -> Flo
         Read and written by the optimizer for one device's share of the states; broadcasts.
     moved_bytes
         Gradients down and weights up over the device's link; broadcasts.
+    on_nvme
+        Whether the states come from drives and go back to them meanwhile; broadcasts.
     """
     share = HOST_MEMORY_BYTES_PER_S / cluster.devices_per_host
-    return np.asarray(touched_bytes / share + moved_bytes / host_link_bytes_per_s(cluster))
+    update = touched_bytes / np.where(on_nvme, min(share, nvme_bytes_per_s(cluster)), share)
+    return np.asarray(update + moved_bytes / host_link_bytes_per_s(cluster))

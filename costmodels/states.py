@@ -16,10 +16,10 @@ from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import PLACES, LayerCost
 from meshwright.costmodels.memory import StateBytes, optimizer_traffic, state_bytes
 from meshwright.costmodels.moe import ExpertGemm
-from meshwright.costmodels.offload import host_link_bytes_per_s, host_update_s
+from meshwright.costmodels.offload import home_bytes_per_s, host_update_s
 from meshwright.costmodels.operators import Gemm, LayerKind
 from meshwright.costmodels.spans import Spans, wide
-from meshwright.costmodels.strategy import OFFLOADS, Setting, Strategies
+from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.work import Collective, Shape
 
 
@@ -32,7 +32,7 @@ class LayerStates:
     parameters
         Trained ones on one rank.
     device, host_bytes
-        Bytes on the device by item, and in host memory.
+        Bytes on the device by item, and off it: in host memory, or on its drives.
     unit_bytes
         Gathered weights and gradients not yet scattered while a layer runs.
     forward_gather_s, backward_gather_s, scatter_s
@@ -144,15 +144,14 @@ def _lift(
     setting: Setting, s: Strategies, whole: Sequence[FloatArray], places: Sequence[_Place]
 ) -> FloatArray:
     """Return the seconds to bring a rank's shard of offloaded weights to the device, (B, K)."""
-    away = (s.offload >= OFFLOADS.index("parameters"))[:, None]
     shard = sum(b / p.shards for b, p in zip(whole, places, strict=True))
-    return np.asarray(away * shard / host_link_bytes_per_s(setting.cluster))
+    return np.asarray(s.weights_away[:, None] * shard / home_bytes_per_s(setting.cluster, s.on_nvme)[:, None])
 
 
 def _bytes(
     setting: Setting, s: Strategies, cost: LayerCost, places: Sequence[_Place]
 ) -> tuple[StateBytes, FloatArray]:
-    """Return the bytes of states on the device by item, and on the host, (B, K)."""
+    """Return the bytes of states on the device by item, and off it, (B, K)."""
     recipe, stage = setting.precision, s.zero_stage[:, None]
     block = np.array([kind.role == "block" for kind in setting.kinds])
     total = StateBytes(*(np.zeros_like(places[0].parameters) for _ in range(4)))
@@ -172,9 +171,8 @@ def _bytes(
 
 
 def _placed(s: Strategies, total: StateBytes, whole: FloatArray | int) -> tuple[StateBytes, FloatArray]:
-    """Return states split between device and host, with the secondary copy of the weights on the device."""
-    states_away = (s.offload >= OFFLOADS.index("optimizer"))[:, None]
-    weights_away = (s.offload >= OFFLOADS.index("parameters"))[:, None]
+    """Return states split between device and home, with the secondary copy of the weights on the device."""
+    states_away, weights_away = s.states_away[:, None], s.weights_away[:, None]
     secondary = np.where(s.hpz[:, None] > 1, whole / s.hpz[:, None], 0.0)
     host = (total.master_weights + total.optimizer_moments) * states_away + total.weights * weights_away
     device = StateBytes(
@@ -198,8 +196,8 @@ def _update(
     share = sum(p.parameters / np.where(split, p.shards, 1) for p in places)
     at_device = traffic * share / (rates.memory_bytes_per_s * setting.profile.optimizer_fraction)
     moved = (setting.gradient_bytes + recipe.element_bytes) * share
-    at_host = host_update_s(setting.cluster, traffic * share, moved)
-    seconds = np.where((s.offload > 0)[:, None], at_host, at_device)
+    at_host = host_update_s(setting.cluster, traffic * share, moved, s.on_nvme[:, None])
+    seconds = np.where(s.states_away[:, None], at_host, at_device)
     return np.asarray(seconds + _orthogonalise(setting, split, places, shapes, where))
 
 

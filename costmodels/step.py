@@ -67,6 +67,8 @@ class Price:
         Executed on one device of each pipeline rank, (B, R).
     host_bytes
         What each device keeps in host memory: offloaded states and activations in flight, (B, R).
+    nvme_bytes
+        What each device keeps on its host's drives: offloaded states, (B, R).
     critical_rank
         The rank that the step waits for, (B,).
     """
@@ -77,6 +79,7 @@ class Price:
     memory: Mapping[str, FloatArray]
     flops: FloatArray
     host_bytes: FloatArray
+    nvme_bytes: FloatArray
     critical_rank: IntArray
 
     @cached_property
@@ -111,7 +114,7 @@ def price(
     size, ranks = len(strategies), int(strategies.pp.max())
     names = [f"time.{c}" for c in CAUSES] + [f"hidden.{c}" for c in HIDDEN]
     flat = {name: np.zeros(size) for name in names}
-    wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "flops", "host")}
+    wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "flops", "host", "nvme")}
     critical = np.zeros(size, dtype=np.int64)
     for schedule, rows in _structures(strategies):
         own = counts[rows, : schedule.num_chunks]
@@ -128,6 +131,7 @@ def price(
         memory={item: wide[item] for item in ITEMS},
         flops=wide["flops"],
         host_bytes=wide["host"],
+        nvme_bytes=wide["nvme"],
         critical_rank=critical,
     )
 
@@ -241,7 +245,7 @@ def _memory(
     working = np.where(present, tables.working_bytes[rows][:, None], 0.0).max(axis=(-2, -1))
     away = np.einsum("bckm,bkm->bc", counts, tables.offloaded_bytes[rows])
     kept = activation_bytes(schedule, saved)
-    host = np.einsum("brkm,bk->br", layers, tables.host_bytes[rows]) + activation_bytes(schedule, away)
+    states_away, drives = np.einsum("brkm,bk->br", layers, tables.host_bytes[rows]), s.on_nvme[rows][:, None]
     one = np.ones_like(kept)
     fixed = fixed_bytes(setting, s.take(rows))
     return {
@@ -254,7 +258,8 @@ def _memory(
         "working_set": working,
         "fragmentation": setting.profile.fragmentation * (kept + gathered + working),
         **{item: one * column[:, None] for item, column in fixed.items()},
-        "host": host,
+        "host": activation_bytes(schedule, away) + states_away * ~drives,
+        "nvme": states_away * drives,
         "flops": schedule.num_microbatches * np.einsum("brkm,bkm->br", layers, tables.flops[rows]),
     }
 

@@ -5,15 +5,19 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from meshwright.costmodels.arrays import IntArray, Num
+from meshwright.costmodels.arrays import BoolArray, IntArray, Num
 from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.precision import Optimizer, Precision
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.roofline import DeviceRates
 from meshwright.hardware.spec import Cluster
 
-OFFLOADS = ("none", "optimizer", "parameters")
-"""What lives in host memory: nothing, optimizer states (with master weights), or the weights as well."""
+OFFLOADS = ("none", "optimizer", "parameters", "optimizer-nvme", "parameters-nvme")
+"""What lives off the device: nothing, optimizer states (with master weights), or the weights as well; in host
+memory or on the host's NVMe drives."""
+WEIGHTS_AWAY = np.array([what.startswith("parameters") for what in OFFLOADS])
+ON_NVME = np.array([what.endswith("nvme") for what in OFFLOADS])
+"""Of each of :data:`OFFLOADS`: whether weights go as well, and whether to drives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,21 @@ class Strategies:
     def expert_shards(self) -> IntArray:
         """Shards of an expert state: over the ranks that hold the same expert, shape (B,)."""
         return np.maximum(self.tp * self.cp * self.dp_shard // (self.ep * self.etp), 1)
+
+    @property
+    def states_away(self) -> BoolArray:
+        """Whether optimizer states live off the device, shape (B,)."""
+        return np.asarray(self.offload > 0)
+
+    @property
+    def weights_away(self) -> BoolArray:
+        """Whether weights live off the device, shape (B,)."""
+        return np.asarray(WEIGHTS_AWAY[self.offload])
+
+    @property
+    def on_nvme(self) -> BoolArray:
+        """Whether what lives off the device lies on drives, shape (B,)."""
+        return np.asarray(ON_NVME[self.offload])
 
     @property
     def devices(self) -> IntArray:

@@ -85,6 +85,8 @@ def cluster_from_data(
         tiers=tiers,
         devices_per_host=min(data.devices_per_host, devices),
         host_memory_bytes=_gib(data.host_memory_gib),
+        nvme_bytes_per_s=_scaled(data.nvme_gb_per_s, units.GB),
+        nvme_bytes=_scaled(data.nvme_tb, units.TB),
         usd_per_device_hour=prices[0].usd_per_device_hour if prices else accelerator.usd_per_hour,
         notes=tuple(data.notes),
         sources=_sources(data.sources),
@@ -139,6 +141,10 @@ def box_of(accelerator: Accelerator, count: int) -> Cluster:
 
 def _suffix(count: int, shape: tuple[int, ...] | None) -> str:
     return ":" + ("x".join(map(str, shape)) if shape else str(count))
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value * unit
 
 
 def _gib(gib: float | None) -> float | None:

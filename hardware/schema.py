@@ -174,6 +174,8 @@ class ClusterData(DataModel):
     count: Count = 1
     devices_per_host: Count
     host_memory_gib: Positive | None = None
+    nvme_gb_per_s: Positive | None = None
+    nvme_tb: Positive | None = None
     tiers: Annotated[list[TierData], Field(min_length=1, max_length=6)]
     scale_out: Annotated[list[TierData], Field(max_length=4)] = []
     wrap_multiple: Count | None = None

@@ -196,13 +196,19 @@ class Tier:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal devices on a tree of tiers, innermost first."""
+    """Equal devices on a tree of tiers, innermost first.
+
+    ``nvme_bytes_per_s`` is what the drives of one host read or write together, ``nvme_bytes`` what they hold;
+    None where a host's drives are not known.
+    """
 
     name: str
     accelerator: Accelerator
     tiers: tuple[Tier, ...]
     devices_per_host: int
     host_memory_bytes: float | None = None
+    nvme_bytes_per_s: float | None = None
+    nvme_bytes: float | None = None
     usd_per_device_hour: float | None = None
     notes: tuple[str, ...] = ()
     sources: tuple[Source, ...] = field(default=(), repr=False)

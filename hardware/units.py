@@ -9,6 +9,8 @@ from typing import Final
 GIB: Final = 2**30
 MIB: Final = 2**20
 GB: Final = 1e9
+TB: Final = 1e12
+"""Drives are sold in these."""
 MEGA: Final = 1e6
 GIGA: Final = 1e9
 TERA: Final = 1e12

@@ -116,6 +116,7 @@ def _shared(case: Case, alike: _Structures) -> Hashable:
     if cluster.tiers[-1].kind not in _WRAPS:
         outermost = replace(cluster.tiers[-1], fan_out=1)
         fabric = (id(cluster.accelerator), cluster.tiers[:-1], outermost, cluster.devices_per_host)
+        fabric = (*fabric, cluster.nvme_bytes_per_s)
     lengths = model.streams and (model.streams, job.sequence_length, job.target_length, job.image_tokens)
     stack_ = (job.precision, job.optimizer, job.target, case.problem.profile.name, loss_name(case.problem))
     return alike.number(model.kinds), fabric, stack_, lengths, model.context

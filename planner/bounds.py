@@ -106,7 +106,7 @@ class Looks:
     tail_s
         What follows the pipeline at least.
     floor_bytes, host_bytes
-        What the fullest rank holds at least, on the device and of states in host memory.
+        What the fullest rank holds at least, on the device and of states off it.
     """
 
     layers_s: FloatArray

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
-from meshwright.costmodels.offload import host_memory_share_bytes
+from meshwright.costmodels.offload import host_memory_share_bytes, nvme_share_bytes
 from meshwright.costmodels.schedule import StaticSchedule, build, settled
-from meshwright.costmodels.strategy import Setting
+from meshwright.costmodels.strategy import ON_NVME, Setting
 from meshwright.costmodels.tables import Tables
 from meshwright.planner.bounds import SAFETY, Demand, Looks, demand, look, quick_bounds
 from meshwright.planner.chunking import chunk_cuts
 from meshwright.planner.cpsat.mesh_solver import MeshTask
+from meshwright.planner.cpsat.scaling import Limits
 from meshwright.planner.fill import Filled, fill
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.pricing import setting, usable_bytes
@@ -59,8 +60,8 @@ class Field:
 
     Attributes
     ----------
-    usable, host_share
-        Bytes that a plan may fill on each device, and for it in host memory.
+    limits
+        Bytes that a plan may fill on each device, and for it in host memory and on drives.
     bounds
         Lower bound on each mesh's step, (B,); infinite where no plan fits. The search raises it.
     free_s
@@ -84,8 +85,7 @@ class Field:
     setting: Setting
     tables: TableStore
     want: Demand
-    usable: float
-    host_share: float
+    limits: Limits
     bounds: FloatArray
     free_s: float
     forward_share: FloatArray
@@ -95,6 +95,11 @@ class Field:
     refined: set[int] = field(default_factory=set)
     pathed: set[int] = field(default_factory=set)
     splits: dict[int, list[Split]] = field(default_factory=dict)
+
+    @property
+    def usable(self) -> float:
+        """Bytes that a plan may fill on each device."""
+        return self.limits.usable
 
     def even_splits(self, row: int) -> list[Split]:
         """Return the equal (or even) splits of one mesh with their least recomputation; remembered."""
@@ -126,8 +131,7 @@ class Field:
             self.meshes.take([row]).strategies(),
             self.tables.take(np.array([row])),
             self.want,
-            self.usable,
-            self.host_share,
+            self.limits,
             self.problem.target.recompute_uniform,
             self.problem.target.uneven_chunks,
         )
@@ -156,8 +160,9 @@ def survey(problem: Problem) -> Field:
     store = TableStore(common, meshes)
     looks = _looks(common, want, store)
     quick = quick_bounds(meshes.strategies(), looks)
-    host_share = host_memory_share_bytes(problem.cluster)
-    crowded = looks.host_bytes * SAFETY > host_share
+    limits = Limits(usable, host_memory_share_bytes(problem.cluster), nvme_share_bytes(problem.cluster))
+    shares = np.where(ON_NVME[meshes.offload], limits.nvme, limits.host)
+    crowded = looks.host_bytes * SAFETY > shares
     bounds = np.where((looks.floor_bytes <= usable) & ~crowded, quick, np.inf)
     order = np.argsort(bounds, kind="stable")
     return Field(
@@ -166,8 +171,7 @@ def survey(problem: Problem) -> Field:
         setting=common,
         tables=store,
         want=want,
-        usable=usable,
-        host_share=host_share,
+        limits=limits,
         bounds=bounds,
         free_s=float(quick.min(initial=np.inf)),
         forward_share=looks.forward_share,

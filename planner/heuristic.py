@@ -36,8 +36,7 @@ def even_plans(f: Field, rows: IntArray) -> list[Found]:
     priced = candidates(got, [s.filled.counts for s in tried], [s.cuts for s in tried])
     best: dict[int, Found] = {}
     for i in np.argsort(got.step_time_s, kind="stable"):
-        fits = priced[i].peak_bytes <= f.usable and priced[i].host_bytes <= f.host_share
-        if fits and tried[i].row not in best:
+        if priced[i].fits(f.limits) and tried[i].row not in best:
             best[tried[i].row] = Found(tried[i].row, priced[i])
     return list(best.values())
 

@@ -12,6 +12,7 @@ from meshwright.hardware.units import bytes_to_gib
 from meshwright.planner.binding import unpinned
 from meshwright.planner.choice import Choice
 from meshwright.planner.cpsat.mesh_solver import MeshSolver
+from meshwright.planner.cpsat.scaling import Limits
 from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
 from meshwright.planner.heuristic import Found, even_plans
@@ -121,13 +122,18 @@ def _no_room(f: Field, expired: Callable[[], bool]) -> Infeasibility:
 
 def _no_host_room(f: Field, lightest: Estimate, expired: Callable[[], bool]) -> Infeasibility:
     """Devices would hold the lightest plan, but its host does not hold what it offloads."""
-    missing = max(lightest.host_bytes) - f.host_share
+    drives = lightest.plan.offload.endswith("nvme")
+    held, share = lightest.host_bytes, f.limits.host
+    if drives and max(lightest.nvme_bytes) > f.limits.nvme:
+        held, share = lightest.nvme_bytes, f.limits.nvme
+    place = "drives" if held is lightest.nvme_bytes else "host memory"
+    missing = max(held) - share
     message = (
-        f"host memory: the lightest plan found ({mesh_of(lightest.plan).describe(0)}) keeps "
-        f"{_gib(max(lightest.host_bytes))} GiB of each device in host memory; a device's share of "
-        f"{f.problem.cluster.name} is {_gib(f.host_share)} GiB: {_gib(missing)} GiB too many"
+        f"{place}: the lightest plan found ({mesh_of(lightest.plan).describe(0)}) keeps {_gib(max(held))} "
+        f"GiB of each device there; a device's share of {f.problem.cluster.name} is {_gib(share)} GiB: "
+        f"{_gib(missing)} GiB too many"
     )
-    return Infeasibility("host memory", message, missing, lightest, _working(f.problem, expired))
+    return Infeasibility(place, message, missing, lightest, _working(f.problem, expired))
 
 
 def _gib(n_bytes: float) -> str:
@@ -136,7 +142,7 @@ def _gib(n_bytes: float) -> str:
 
 def _lightest(f: Field, expired: Callable[[], bool]) -> Estimate | None:
     """Return the plan of lowest peak that CP-SAT finds in the meshes of lowest floor."""
-    free = replace(f, usable=1e18, host_share=np.inf, splits={})
+    free = replace(f, limits=Limits(1e18), splits={})
     rows = np.argsort(f.floor_bytes, kind="stable")[:FIT_TRIED]
     light = sorted(_light_plans(free, rows), key=lambda found: found.candidate.peak_bytes)
     best: list[Found] = light[:1]

@@ -31,12 +31,17 @@ def estimate_text(estimate: "Estimate") -> str:
 
 
 def _host(estimate: "Estimate") -> str:
-    """Say what a device keeps in host memory at most, where it keeps anything there."""
-    held, share = max(estimate.host_bytes, default=0.0), estimate.host_share_bytes
-    if not held:
-        return ""
-    of = "" if share is None else f" of its {bytes_to_gib(share):.2f}"
-    return f", {bytes_to_gib(held):.2f}{of} GiB on the host"
+    """Say what a device keeps in host memory and on drives at most, where it keeps anything there."""
+    places = (
+        ("on the host", estimate.host_bytes, estimate.host_share_bytes),
+        ("on drives", estimate.nvme_bytes, estimate.nvme_share_bytes),
+    )
+    told = ""
+    for where, every, share in places:
+        if held := max(every, default=0.0):
+            of = "" if share is None else f" of its {bytes_to_gib(share):.2f}"
+            told += f", {bytes_to_gib(held):.2f}{of} GiB {where}"
+    return told
 
 
 def result_text(result: "Result") -> str:

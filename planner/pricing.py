@@ -8,7 +8,7 @@ from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.memory import ITEMS
-from meshwright.costmodels.offload import host_memory_share_bytes
+from meshwright.costmodels.offload import host_memory_share_bytes, nvme_share_bytes
 from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.roofline import device_rates
@@ -89,9 +89,8 @@ def usable_bytes(problem: Problem) -> float:
     return problem.cluster.accelerator.memory_bytes * (1 - problem.job.headroom)
 
 
-def host_share_bytes(problem: Problem) -> float | None:
-    """Return a device's share of host memory, None where its size is not known."""
-    share = host_memory_share_bytes(problem.cluster)
+def _known(share: float) -> float | None:
+    """Return a device's share of a place, None where its size is not known."""
     return float(share) if np.isfinite(share) else None
 
 
@@ -117,7 +116,9 @@ def _estimate(problem: Problem, plan: Plan, got: Price) -> Estimate:
         capacity_bytes=float(problem.cluster.accelerator.memory_bytes),
         usable_bytes=usable_bytes(problem),
         host_bytes=tuple(float(got.host_bytes[0, r]) for r in ranks),
-        host_share_bytes=host_share_bytes(problem),
+        host_share_bytes=_known(host_memory_share_bytes(problem.cluster)),
+        nvme_bytes=tuple(float(got.nvme_bytes[0, r]) for r in ranks),
+        nvme_share_bytes=_known(nvme_share_bytes(problem.cluster)),
         tokens_per_s=tokens / step,
         mfu=own / (step * peak),
         hfu=executed / (step * peak),

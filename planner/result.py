@@ -29,6 +29,8 @@ class Estimate:
         For each pipeline rank what one device keeps in host memory; zeros without offloading.
     host_share_bytes
         A device's equal share of its host's memory, None where that is not known.
+    nvme_bytes, nvme_share_bytes
+        The same for the host's drives.
     tokens_per_s
         Tokens of the main stream and, in an encoder-decoder, of the target.
     mfu, hfu
@@ -63,6 +65,8 @@ class Estimate:
     notes: tuple[str, ...] = ()
     host_bytes: tuple[float, ...] = ()
     host_share_bytes: float | None = None
+    nvme_bytes: tuple[float, ...] = ()
+    nvme_share_bytes: float | None = None
 
     @property
     def fits_device(self) -> bool:
@@ -71,9 +75,9 @@ class Estimate:
 
     @property
     def fits_host(self) -> bool:
-        """Whether what is offloaded is within every device's share of host memory."""
-        share = self.host_share_bytes
-        return share is None or max(self.host_bytes, default=0.0) <= share
+        """Whether what is offloaded is within every device's share of host memory and of the drives."""
+        places = ((self.host_bytes, self.host_share_bytes), (self.nvme_bytes, self.nvme_share_bytes))
+        return all(share is None or max(held, default=0.0) <= share for held, share in places)
 
     @property
     def fits(self) -> bool:
@@ -198,5 +202,7 @@ def _memory(best: Estimate | None) -> dict[str, Any] | None:
         "usable_bytes": best.usable_bytes,
         "host_bytes": list(best.host_bytes),
         "host_share_bytes": best.host_share_bytes,
+        "nvme_bytes": list(best.nvme_bytes),
+        "nvme_share_bytes": best.nvme_share_bytes,
         "fits": best.fits,
     }

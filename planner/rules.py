@@ -9,7 +9,7 @@ from meshwright.costmodels.arrays import BoolArray, IntArray
 from meshwright.costmodels.operators import Axis, Part
 from meshwright.costmodels.schedule import legal as schedule_legal
 from meshwright.costmodels.schedule import names
-from meshwright.costmodels.strategy import OFFLOADS
+from meshwright.costmodels.strategy import OFFLOADS, ON_NVME, WEIGHTS_AWAY
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice
 from meshwright.planner.lengths import main_length, stream_lengths
@@ -266,7 +266,7 @@ def _expert_rules(problem: Problem) -> tuple[Rule, ...]:
 
 def _sharding_rules(problem: Problem) -> tuple[Rule, ...]:
     cluster, node = problem.cluster, problem.cluster.devices_per_host
-    linked = cluster.accelerator.host_link is not None
+    linked, drives = cluster.accelerator.host_link is not None, cluster.nvme_bytes_per_s is not None
     return (
         Rule(
             "copies of shards",
@@ -291,7 +291,15 @@ def _sharding_rules(problem: Problem) -> tuple[Rule, ...]:
         Rule(
             "offloaded states are split",
             "offloading needs ZeRO 1 to 3, that of parameters ZeRO-3: what is whole stays on the device",
-            lambda m: (m.offload == 0) | (m.zero_stage == 3) | ((m.offload == 1) & (m.zero_stage > 0)),
+            lambda m: (
+                (m.offload == 0) | (m.zero_stage == 3) | ((m.zero_stage > 0) & ~WEIGHTS_AWAY[m.offload])
+            ),
+        ),
+        Rule(
+            "offload to drives",
+            f"offloading to NVMe needs ZeRO-3 (as in DeepSpeed) and a cluster that says what the drives of a "
+            f"host move; {cluster.name} {'does' if drives else 'does not: give nvme_gb_per_s'}",
+            lambda m: ~ON_NVME[m.offload] | ((m.zero_stage == 3) & drives),
         ),
     )
 
@@ -397,6 +405,12 @@ def _target_values(t: Target) -> tuple[Rule, ...]:
     )
 
 
+def _heads_divide(problem: Problem, tp: IntArray) -> BoolArray:
+    """Return whether tensor ranks share the parts that could have copies without any."""
+    parts = [p for p in problem.model.parts if p.axis == "tensor" and p.replicable]
+    return np.asarray(np.logical_and.reduce([np.ones_like(tp) > 0, *(int(p.units) % tp == 0 for p in parts)]))
+
+
 def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
     """Return the rules on decisions that a target has, but not together."""
     t, experts = problem.target, has_experts(problem)
@@ -418,6 +432,23 @@ def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
                 | (m.ep * m.etp == m.tp * m.cp)
                 | (not experts or t.experts_across_pipeline)
             ),
+        ),
+        Rule(
+            "target experts",
+            f"{t.title} splits experts over the tensor ranks (etp = tp) or spreads them (ep above 1, etp 1)",
+            lambda m: (
+                (m.etp == np.where(m.ep > 1, 1, m.tp)) | (not experts or not t.experts_tensor_or_spread)
+            ),
+        ),
+        Rule(
+            "target tied embeddings",
+            f"{t.title} has no pipeline for tied embeddings",
+            lambda m: (m.pp == 1) | (t.tied_pipeline or not problem.model.tied),
+        ),
+        Rule(
+            "target key/value heads",
+            f"{t.title} has no copies of key/value heads: tp divides them",
+            lambda m: _heads_divide(problem, m.tp) | t.replicated_heads,
         ),
         Rule(
             "target ZeRO with the recipe",

@@ -13,11 +13,12 @@ SPILLED: Final = "nothing fits without offloading: searched with states in host 
 
 
 def spilled(problem: Problem) -> Problem | None:
-    """Return the problem with some states offloaded.
+    """Return the problem with some states in host memory; drives are used only where the job names them.
 
     None where the job has its own word on it, or where device or target offload nothing.
     """
-    able = problem.target.offload - {"none"} and problem.cluster.accelerator.host_link is not None
-    if not able or "offload" in problem.job.choices:
+    able = problem.target.offload & {"optimizer", "parameters"}
+    linked = problem.cluster.accelerator.host_link is not None
+    if not (able and linked) or "offload" in problem.job.choices:
         return None
-    return problem.choosing(offload=Choice(forbidden=frozenset({"none"})))
+    return problem.choosing(offload=Choice(allowed=able))

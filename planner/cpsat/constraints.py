@@ -26,7 +26,7 @@ class Constraints:
         self.one_mode()
         for rank in range(self.variables.schedule.pp):
             self.memory(rank)
-            self.host(rank)
+            self.away(rank)
 
     def one_mode(self) -> None:
         """All blocks share one recompute mode where the target knows no other."""
@@ -56,17 +56,16 @@ class Constraints:
         for live in in_flight(v.schedule)[rank]:
             v.model.add(states + self._kept(own, live, s.saved) + gathered + working <= self.peak)
 
-    def host(self, rank: int) -> None:
-        """Offloaded states and activations fit the device's share of host memory, at every maximal moment."""
-        v, s = self.variables, self.scaled
-        if s.host_room is None:
-            return
+    def away(self, rank: int) -> None:
+        """What is offloaded fits the device's share of host memory and drives, at every maximal moment."""
+        v = self.variables
         own = [int(c) for c in v.schedule.chunks_of_rank[rank]]
-        states = cp_model.LinearExpr.sum(
-            [int(s.host_states[k]) * n for c in own for (k, _), n in v.counts[c].items()]
-        )
-        for live in in_flight(v.schedule)[rank]:
-            v.model.add(states + self._kept(own, live, s.host_saved) <= s.host_room)
+        for place in self.scaled.away:
+            states = cp_model.LinearExpr.sum(
+                [int(place.states[k]) * n for c in own for (k, _), n in v.counts[c].items()]
+            )
+            for live in in_flight(v.schedule)[rank]:
+                v.model.add(states + self._kept(own, live, place.saved) <= place.room)
 
     def _kept(self, own: list[int], live: IntArray, saved: IntArray) -> Expression:
         """Return what the chunks of a rank keep with so many micro-batches alive in each."""

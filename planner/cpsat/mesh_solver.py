@@ -17,7 +17,7 @@ from meshwright.planner.bounds import Demand
 from meshwright.planner.cpsat.constraints import Constraints
 from meshwright.planner.cpsat.mixes import Mixes
 from meshwright.planner.cpsat.objective import Objective
-from meshwright.planner.cpsat.scaling import Scaled, scale
+from meshwright.planner.cpsat.scaling import Limits, Scaled, scale
 from meshwright.planner.cpsat.variables import Expression, Mix, make_variables
 from meshwright.planner.graph import ModelGraph
 
@@ -33,7 +33,8 @@ POLISH_LIMIT = 0.1
 class Candidate:
     """A priced assignment of layers: counts (C, K, M), cut points (C + 1,), and what the price says.
 
-    ``peak_bytes`` and ``host_bytes`` are those of the fullest device and of the fullest share of a host.
+    ``peak_bytes``, ``host_bytes`` and ``nvme_bytes`` are those of the fullest device and of the fullest share
+    of a host's memory and drives.
     """
 
     counts: IntArray
@@ -41,16 +42,21 @@ class Candidate:
     step_s: float
     peak_bytes: float
     host_bytes: float
+    nvme_bytes: float
     critical_rank: int
+
+    def fits(self, limits: Limits) -> bool:
+        """Return whether it is within the limits of device, host memory and drives."""
+        held = (self.peak_bytes, self.host_bytes, self.nvme_bytes)
+        return all(n <= limit for n, limit in zip(held, limits.all, strict=True))
 
 
 def candidates(got: Price, counts: Sequence[IntArray], cuts: Sequence[IntArray]) -> list[Candidate]:
     """Return the candidates of a batch of prices, in its order."""
-    peaks, hosts = got.peak_bytes.max(axis=1), got.host_bytes.max(axis=1)
+    tables = (got.step_time_s, *(t.max(axis=1) for t in (got.peak_bytes, got.host_bytes, got.nvme_bytes)))
+    steps, peaks, hosts, drives = (table.tolist() for table in tables)
     return [
-        Candidate(
-            n, c, float(got.step_time_s[i]), float(peaks[i]), float(hosts[i]), int(got.critical_rank[i])
-        )
+        Candidate(n, c, steps[i], peaks[i], hosts[i], drives[i], int(got.critical_rank[i]))
         for i, (n, c) in enumerate(zip(counts, cuts, strict=True))
     ]
 
@@ -86,8 +92,7 @@ class MeshTask:
     strategies: Strategies
     tables: Tables
     want: Demand
-    usable_bytes: float
-    host_share_bytes: float
+    limits: Limits
     recompute_uniform: bool
     uneven_chunks: bool = False
 
@@ -99,10 +104,9 @@ class MeshSolver:
         self.task, self.limit = task, limit
         s = task.strategies
         self.schedule = build(s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0]))
-        limits = (task.usable_bytes, task.host_share_bytes)
-        self.scaled: Scaled = scale(task.setting, s, task.tables, task.want, *limits)
+        self.scaled: Scaled = scale(task.setting, s, task.tables, task.want, task.limits)
         self.model = cp_model.CpModel()
-        mix = None if task.recompute_uniform or self.scaled.host_by_mode else self._mixes(cutoff_s)
+        mix = None if task.recompute_uniform or self.scaled.away_by_mode else self._mixes(cutoff_s)
         free = self.schedule.vpp == 1 or task.uneven_chunks
         self.variables = make_variables(self.model, self.schedule, task.graph, task.want, mix, free)
         self.constraints = Constraints(self.variables, self.scaled, task.recompute_uniform)

@@ -22,6 +22,35 @@ MEMORY_UNIT_BYTES = 1024.0
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Bytes that a plan may fill for each device: on it, in host memory, and on drives."""
+
+    usable: float
+    host: float = np.inf
+    nvme: float = np.inf
+
+    @property
+    def all(self) -> tuple[float, float, float]:
+        """The limits, in that order."""
+        return self.usable, self.host, self.nvme
+
+
+@dataclass(frozen=True)
+class Away:
+    """What lies in a place off the device, in memory units rounded up, and a device's share of the place.
+
+    Attributes
+    ----------
+    states, saved
+        States of a layer (K,), and what one micro-batch keeps of it (K, M).
+    """
+
+    states: IntArray
+    saved: IntArray
+    room: int
+
+
+@dataclass(frozen=True)
 class Scaled:
     """One mesh in integers: K kinds, M modes.
 
@@ -47,9 +76,8 @@ class Scaled:
         Bytes in memory units, rounded up: (K,), (K, M), (K,), (K, M).
     room
         Memory units on each device.
-    host_states, host_saved, host_room
-        What lies in host memory in units, rounded up, (K,) and (K, M), and a device's share of it; None
-        where nothing is offloaded or host memory has no limit.
+    away
+        Places off the device that limit a plan: host memory, drives.
     """
 
     unit_s: float
@@ -73,14 +101,12 @@ class Scaled:
     unit: IntArray
     working: IntArray
     room: int
-    host_states: IntArray
-    host_saved: IntArray
-    host_room: int | None = None
+    away: tuple[Away, ...] = ()
 
     @property
-    def host_by_mode(self) -> bool:
-        """Whether the limit of host memory makes one mode of a layer unlike another."""
-        return self.host_room is not None and bool(self.host_saved.any())
+    def away_by_mode(self) -> bool:
+        """Whether a limit off the device makes one mode of a layer unlike another."""
+        return any(place.saved.any() for place in self.away)
 
     def floor_time(self, seconds: float) -> int:
         """Return whole units in a duration."""
@@ -95,15 +121,8 @@ def _up(values: FloatArray, unit: float) -> IntArray:
     return np.ceil(values / unit).astype(np.int64)
 
 
-def scale(
-    setting: Setting,
-    s: Strategies,
-    tables: Tables,
-    want: Demand,
-    usable: float,
-    host_share: float = np.inf,
-) -> Scaled:
-    """Return one mesh (the first of the batch) in integers, with what a plan may fill on device and host."""
+def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, limits: Limits) -> Scaled:
+    """Return one mesh (the first of the batch) in integers, with what a plan may fill."""
     profile = setting.profile
     lost, growth = profile.overlap_cost, 1 + profile.fragmentation
     blocks = np.flatnonzero(want.blocks)
@@ -112,9 +131,6 @@ def scale(
     backward, split = tables.backward_s[0], splits_backward(s.schedule[0])
     weight = np.minimum(tables.weight_s[0], backward.min(axis=-1)) * split
     hidden = (1 - lost) * profile.overlap_gradients
-    host_states = _up(tables.host_bytes[0], byte)
-    host_saved = _up(tables.offloaded_bytes[0] * want.allowed, byte)
-    limited = np.isfinite(host_share) and (host_states.any() or host_saved.any())
     last_pass = np.broadcast_to(weight[:, None], backward.shape) if split else backward
     return Scaled(
         unit_s=unit,
@@ -137,8 +153,21 @@ def scale(
         saved=_up(growth * tables.saved_bytes[0], byte),
         unit=_up(growth * tables.unit_bytes[0], byte),
         working=_up(growth * tables.working_bytes[0], byte),
-        host_states=host_states,
-        host_saved=host_saved,
-        host_room=int(host_share / byte) if limited else None,
-        room=int((usable - sum(float(v[0]) for v in fixed_bytes(setting, s).values())) / byte),
+        room=int((limits.usable - sum(float(v[0]) for v in fixed_bytes(setting, s).values())) / byte),
+        away=_away(s, tables, want, limits),
+    )
+
+
+def _away(s: Strategies, tables: Tables, want: Demand, limits: Limits) -> tuple[Away, ...]:
+    """Return the places off the device in which something lies and which have a limit."""
+    states, drives = _up(tables.host_bytes[0], MEMORY_UNIT_BYTES), bool(s.on_nvme[0])
+    saved = _up(tables.offloaded_bytes[0] * want.allowed, MEMORY_UNIT_BYTES)
+    places = (
+        (limits.host, states * (not drives), saved),
+        (limits.nvme, states * drives, np.zeros_like(saved)),
+    )
+    return tuple(
+        Away(held, kept, int(share / MEMORY_UNIT_BYTES))
+        for share, held, kept in places
+        if np.isfinite(share) and (held.any() or kept.any())
     )

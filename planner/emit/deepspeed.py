@@ -34,6 +34,8 @@ OPTIMIZERS: Final[dict[str, dict[str, Any]]] = {
 }
 ARGUMENTS: Final = '"${CONFIG_OPTION:---deepspeed_config}" "$HERE/ds_config.json" '
 """DeepSpeed's own option; a transformers Trainer calls the same thing ``--deepspeed``."""
+NVME_PATH: Final = "/local_nvme"
+"""A folder on the drives of each host: a placeholder."""
 OVERLAP_BUCKETS: Final = 4.5
 """With ``overlap_comm`` DeepSpeed holds 4.5 times the two bucket sizes (its documentation)."""
 
@@ -82,10 +84,12 @@ def zero(problem: Problem, plan: Plan) -> dict[str, Any]:
 
 
 def _offload(plan: Plan) -> dict[str, Any]:
-    """Return the blocks that move states, and weights, to host memory."""
-    host = {"device": "cpu", "pin_memory": True}
-    found = {} if plan.offload == "none" else {"offload_optimizer": host}
-    return found | ({"offload_param": host} if plan.offload == "parameters" else {})
+    """Return the blocks that move states, and weights, to host memory or to the drives under a path."""
+    what, _, drives = plan.offload.partition("-")
+    place = {"device": "nvme", "nvme_path": NVME_PATH} if drives else {"device": "cpu"}
+    home = {**place, "pin_memory": True}
+    found = {} if what == "none" else {"offload_optimizer": home}
+    return found | ({"offload_param": home} if what == "parameters" else {})
 
 
 def _priced_elements(plan: Plan) -> int:
@@ -153,6 +157,11 @@ def script(problem: Problem, plan: Plan) -> list[str]:
         notes.append(
             "Switch recomputation on: `model.gradient_checkpointing_enable()` (a Trainer does it); the "
             "`activation_checkpointing` block serves models that call `deepspeed.checkpointing`."
+        )
+    if plan.offload.endswith("nvme"):
+        notes.append(
+            f"`nvme_path` in `ds_config.json` is {NVME_PATH}: point it at a folder on each host's drives, "
+            "and install DeepSpeed's asynchronous I/O (`DS_BUILD_AIO=1`, libaio)."
         )
     return [*notes, *script_notes(problem, plan)]
 

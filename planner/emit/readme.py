@@ -59,7 +59,9 @@ def _in_use(plan: Plan) -> list[str]:
     degrees = ("ep", "etp", "dp_replicate", "hpz", "ulysses")
     found = [f"{name} {getattr(plan, name)}" for name in degrees if getattr(plan, name) > 1]
     found += [f"key/value exchange {plan.kv_exchange}"] if plan.cp > plan.ulysses else []
-    found += [f"{plan.offload} offloaded to the host"] if plan.offload != "none" else []
+    what, _, drives = plan.offload.partition("-")
+    place = "the host's drives" if drives else "the host"
+    found += [f"{what} offloaded to {place}"] if plan.offload != "none" else []
     lines = [f"also: {', '.join(found)}"] if found else []
     return lines if plan.tuning == "full" else [*lines, f"trained: {plan.tuning}"]
 

@@ -7,7 +7,7 @@ from ortools.sat.python import cp_model
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.step import price
 from meshwright.planner.cpsat.mesh_solver import MeshSolver
-from meshwright.planner.cpsat.scaling import MEMORY_UNIT_BYTES, RESOLUTION, scale
+from meshwright.planner.cpsat.scaling import MEMORY_UNIT_BYTES, RESOLUTION, Limits, scale
 from meshwright.planner.cpsat.variables import is_uniform
 from meshwright.planner.field import survey
 from meshwright.planner.search import search
@@ -51,7 +51,7 @@ def test_given_stages_are_solved_to_their_best_recomputation(seed: int) -> None:
 def test_rounding_is_below_a_unit_a_layer(seed: int) -> None:
     for f, _, usable in fields(seed):
         one = f.tables.take(np.array([0]))
-        s = scale(f.setting, f.meshes.take([0]).strategies(), one, f.want, usable)
+        s = scale(f.setting, f.meshes.take([0]).strategies(), one, f.want, Limits(usable))
         blocks = f.want.blocks
         assert s.forward[blocks].min() in (RESOLUTION - 1, RESOLUTION)
         for exact, whole in ((one.forward_s, s.forward), (one.backward_s, s.backward)):

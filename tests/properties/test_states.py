@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.spans import layer_groups, state_spans
-from meshwright.costmodels.strategy import Setting
+from meshwright.costmodels.strategy import OFFLOADS, Setting
 from meshwright.costmodels.tables import build_tables
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import group_span
@@ -39,7 +39,7 @@ def test_copies_of_shards_keep_more_and_shards_add_up(stage, shards, copies):
     assert np.all(hybrid.reduce_s >= alone.reduce_s)
 
 
-@given(stages, powers, st.sampled_from([1, 2]))
+@given(stages, powers, st.sampled_from(range(1, len(OFFLOADS))))
 def test_offloading_moves_states_to_the_host_and_loses_none(stage, dp, level):
     home, away = (
         build_tables(DENSE, make_strategies(dp=dp, zero_stage=stage, offload=o)) for o in (0, level)

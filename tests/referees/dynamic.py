@@ -104,7 +104,7 @@ class Programme:
         if m * forward > self.ceiling_s:
             return None
         options = _all_deals(task, kinds)
-        options = options[_peaks(task, options, behind) <= task.usable_bytes]
+        options = options[_peaks(task, options, behind) <= task.limits.usable]
         if not len(options):
             return None
         seconds = (options * t.backward_s[0]).sum(axis=(1, 2))
