@@ -405,6 +405,12 @@ def _target_values(t: Target) -> tuple[Rule, ...]:
     )
 
 
+def _heads_divide(problem: Problem, tp: IntArray) -> BoolArray:
+    """Return whether tensor ranks share the parts that could have copies without any."""
+    parts = [p for p in problem.model.parts if p.axis == "tensor" and p.replicable]
+    return np.asarray(np.logical_and.reduce([np.ones_like(tp) > 0, *(int(p.units) % tp == 0 for p in parts)]))
+
+
 def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
     """Return the rules on decisions that a target has, but not together."""
     t, experts = problem.target, has_experts(problem)
@@ -426,6 +432,23 @@ def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
                 | (m.ep * m.etp == m.tp * m.cp)
                 | (not experts or t.experts_across_pipeline)
             ),
+        ),
+        Rule(
+            "target experts",
+            f"{t.title} splits experts over the tensor ranks (etp = tp) or spreads them (ep above 1, etp 1)",
+            lambda m: (
+                (m.etp == np.where(m.ep > 1, 1, m.tp)) | (not experts or not t.experts_tensor_or_spread)
+            ),
+        ),
+        Rule(
+            "target tied embeddings",
+            f"{t.title} has no pipeline for tied embeddings",
+            lambda m: (m.pp == 1) | (t.tied_pipeline or not problem.model.tied),
+        ),
+        Rule(
+            "target key/value heads",
+            f"{t.title} has no copies of key/value heads: tp divides them",
+            lambda m: _heads_divide(problem, m.tp) | t.replicated_heads,
         ),
         Rule(
             "target ZeRO with the recipe",

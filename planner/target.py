@@ -63,6 +63,14 @@ class Target:
         Recipes under which it runs no part of a layer again.
     sharded_precisions
         Recipes that it has with ZeRO 1 to 3 only.
+    families
+        Kinds of models (``model_type``) that it has; None: any.
+    tied_pipeline
+        Whether models with tied embeddings can have a pipeline.
+    replicated_heads
+        Whether tensor ranks may outnumber key/value heads, which then have copies.
+    experts_tensor_or_spread
+        Whether experts are split over the tensor ranks exactly where they are not spread over ranks.
     loses
         Decisions that a plan loses by going there, in words.
     """
@@ -103,6 +111,10 @@ class Target:
     selective_operators: frozenset[str] | None = None
     whole_recompute_precisions: frozenset[str] = frozenset()
     sharded_precisions: frozenset[str] = frozenset()
+    families: frozenset[str] | None = None
+    tied_pipeline: bool = True
+    replicated_heads: bool = True
+    experts_tensor_or_spread: bool = False
     loses: tuple[str, ...] = ()
 
 
@@ -188,6 +200,42 @@ TARGETS = {
                 "schedules but 1F1B and interleaved",
                 "recompute layer by layer",
                 "selective recompute of dense activation functions",
+                "adapters",
+                "multi-token prediction",
+            ),
+        ),
+        Target(
+            "torchtitan",
+            "torchtitan 0.3",
+            profile="fsdp2",
+            ulysses=False,
+            secondary=False,
+            kv_exchanges=frozenset({"all_gather"}),
+            placements=frozenset({("tp", "cp", "dp", "pp")}),
+            offload=frozenset({"none", "parameters"}),
+            schedules=frozenset({"gpipe", "1f1b", "interleaved", "interleaved_zb", "zbv", "dualpipev"}),
+            usual_schedules=frozenset({"1f1b", "interleaved", "interleaved_zb", "zbv", "dualpipev"}),
+            zero_stages=frozenset({2, 3}),
+            zero_stages_with_pipeline=frozenset({2, 3}),
+            recompute=frozenset({"none", "full"}),
+            uneven_chunks=True,
+            precisions=frozenset({"bf16", "pure-bf16", "fp32"}),
+            optimizers=frozenset({"adamw"}),
+            losses=frozenset({"torch"}),
+            tunings=frozenset({"full"}),
+            multi_token=False,
+            decoders_only=True,
+            families=frozenset({"llama", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"}),
+            tied_pipeline=False,
+            replicated_heads=False,
+            experts_tensor_or_spread=True,
+            loses=(
+                "ZeRO 0 and 1",
+                "optimizer offload alone",
+                "exchange of heads and rings",
+                "placements with the pipeline inside",
+                "selective recompute",
+                "low-precision recipes",
                 "adapters",
                 "multi-token prediction",
             ),

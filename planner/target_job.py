@@ -37,7 +37,9 @@ def refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str
     ]
     if job.mtp and not target.multi_token:
         found.append("mtp=true: only false")
-    if target.decoders_only and not _plain_decoder(model):
+    if target.families is not None and model.family not in target.families:
+        found.append(f"model={model.name}: only {', '.join(sorted(target.families))}, not {model.family}")
+    elif target.decoders_only and not _plain_decoder(model):
         found.append(f"model={model.name}: only decoders of one stream with attention in every layer")
     return found
 

@@ -151,6 +151,14 @@ def _pairs(problem: Problem, plan: Plan, target: Target) -> str | None:
         return f"{message} beside ulysses={plan.ulysses}"
     if plan.zero_stage == 0 and plan.precision in target.sharded_precisions:
         return f"zero_stage=0: only 1 to 3 with precision={plan.precision}"
+    if plan.pp > 1 and problem.model.tied and not target.tied_pipeline:
+        return f"pp={plan.pp}: only pp=1 with tied embeddings"
+    parts = [int(p.units) for p in problem.model.parts if p.axis == "tensor" and p.replicable]
+    if not target.replicated_heads and any(units % plan.tp for units in parts):
+        return f"tp={plan.tp}: only divisors of {min(parts)} key/value heads"
+    tensor = 1 if plan.ep > 1 else plan.tp
+    if target.experts_tensor_or_spread and has_experts(problem) and plan.etp != tensor:
+        return f"etp={plan.etp}: only {tensor} with tp={plan.tp}, ep={plan.ep}"
     spread = has_experts(problem) and plan.ep * plan.etp != plan.tp * plan.cp
     if spread and plan.pp > 1 and plan.placement[-1] != "pp" and not target.experts_across_pipeline:
         return f"placement={','.join(plan.placement)}: only with ep x etp equal to tp x cp"

@@ -3,14 +3,15 @@
 from typing import Final
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.emit import accelerate, deepspeed, generic, megatron
+from meshwright.planner.emit import accelerate, deepspeed, generic, megatron, torchtitan
 from meshwright.planner.emit.base import Emitter, beyond_target
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.target import find_target
 
 EMITTERS: Final[dict[str, Emitter]] = {
-    e.target: e for e in (generic.EMITTER, deepspeed.EMITTER, accelerate.EMITTER, megatron.EMITTER)
+    e.target: e
+    for e in (generic.EMITTER, deepspeed.EMITTER, accelerate.EMITTER, megatron.EMITTER, torchtitan.EMITTER)
 }
 
 

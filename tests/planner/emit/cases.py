@@ -41,5 +41,10 @@ GOLDEN = {
     "deepspeed-8": ("deepspeed", "dgx-h100:1", {"zero_stage": 2, "micro_batch_size": 2}),
     "fsdp-16": ("fsdp", "dgx-h100:2", FULL_ZERO3),
     "megatron-16": ("megatron", "dgx-h100:2", {"tp": 4, "pp": 2, "vpp": 2, "recompute": "full"}),
+    "torchtitan-16": (
+        "torchtitan",
+        "dgx-h100:2",
+        {"tp": 2, "pp": 2, "vpp": 2, "schedule": "zbv", "zero_stage": 2, "recompute": "every-2:full"},
+    ),
     "any-16": ("any", "dgx-h100:2", {"tp": 4, "pp": 2, "recompute": "0-3:full,4-31:none"}),
 }

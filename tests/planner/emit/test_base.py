@@ -84,14 +84,14 @@ def test_sixteen_bit_masters_need_zero_under_deepspeed() -> None:
 def test_accelerate_cannot_fill_the_last_host_in_part() -> None:
     problem, plan = case("fsdp", job={"allow_idle": True, "global_batch_size": 24}, dp=12)
     assert [m.split(":")[0] for m in inexpressible(problem, plan)] == ["dp=12"]
-    assert able_targets(problem, plan) == ["deepspeed"]
+    assert able_targets(problem, plan) == ["deepspeed", "torchtitan"]
 
 
 def test_fsdp_needs_the_class_of_the_decoder_layers() -> None:
     problem, plan = case("fsdp")
     nameless = replace(problem, base=replace(problem.base, block_class=None))
     assert "unknown" in inexpressible(nameless, plan)[0]
-    assert able_targets(nameless, plan) == ["deepspeed"]
+    assert able_targets(nameless, plan) == ["deepspeed", "torchtitan"]
 
 
 def test_fsdp_on_cpus_would_silently_not_shard() -> None:
