@@ -47,9 +47,7 @@ def _literal(node: ast.expr) -> Any:
 def recomputed(problem: Problem, plan: Plan) -> tuple[str, list[int] | None]:
     """Return the policy of checkpointing and the layers that it names."""
     tree = ast.parse(emit(problem, plan)["meshwright_config.py"])
-    names = [
-        n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "RECOMPUTED"
-    ]
+    assigned = {ast.unparse(n.targets[0]): n.value for n in tree.body if isinstance(n, ast.Assign)}
     policy = str(calls(problem, plan)["Trainer.Config"]["activation_checkpoint"])
     return policy, ast.literal_eval(assigned["RECOMPUTED"]) if "RECOMPUTED" in assigned else None
 
