@@ -161,7 +161,8 @@ class Attention:
 
     def _kv_width(self, shape: Shape) -> Num:
         """Return the features of keys and values of one token on one rank."""
-        return ceil_div(self.kv_heads, shape.tp) * (self.head_dim + self.v_head_dim)
+        heads = np.maximum(ceil_div(self.kv_heads, shape.tp), shape.ulysses)
+        return heads * (self.head_dim + self.v_head_dim)
 
     def _io_bytes(self, shape: Shape) -> Num:
         """Return the bytes of Q, K, V and O."""

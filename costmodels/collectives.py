@@ -119,7 +119,13 @@ def _broadcast(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
 
 
 def dispatch_time(
-    token_bytes: Num, copies: Num, span: GroupSpan, *, deduplicated: bool, node_limit: int | None = None
+    token_bytes: Num,
+    copies: Num,
+    span: GroupSpan,
+    *,
+    deduplicated: bool,
+    node_limit: int | None = None,
+    expert_groups: int | None = None,
 ) -> FloatArray:
     """Return seconds to bring each token to its experts, or back; zero for a group of one or no bytes.
 
@@ -133,8 +139,10 @@ def dispatch_time(
         Of the expert group, fields of shape (..., tiers).
     deduplicated
         Whether a token crosses into a sub-block once, however many of its experts live there.
-    node_limit
-        Sub-blocks of the outermost tier crossed that the router lets a token visit; None: any.
+    node_limit, expert_groups
+        Groups of experts that the router lets a token visit, and how many there are; None: any. Groups are
+        spread evenly over the ranks: one that spans several sub-blocks of a tier may use all of them. Without
+        a number of groups each sub-block of the outermost tier crossed is one.
     """
     if not deduplicated:
         return collective_time("all_to_all", np.asarray(token_bytes) * copies, span)
@@ -142,8 +150,9 @@ def dispatch_time(
     blocks = group_size(span)[..., None] / _members_below(span)
     visited = blocks * (1 - (1 - 1 / blocks) ** np.asarray(copies, dtype=np.float64)[..., None])
     if node_limit is not None:
-        outermost = _blocks_above(span) == 1
-        visited = np.where(outermost & (sizes > 1), np.minimum(visited, node_limit), visited)
+        limit: FloatArray | float = node_limit * np.maximum(blocks / (expert_groups or np.inf), 1)
+        bound = (_blocks_above(span) == 1) & (sizes > 1) | (expert_groups is not None)
+        visited = np.where(bound, np.minimum(visited, limit), visited)
     moved = np.asarray(token_bytes)[..., None] * visited * (sizes - 1) / sizes / span.bandwidth_bytes_per_s
     hops = (np.ceil(np.log2(sizes)) * span.latency_s).sum(axis=-1)
     busy = (group_size(span) > 1) & (np.asarray(token_bytes) > 0)

@@ -147,6 +147,7 @@ def traffic_time(traffic: Traffic, groups: Mapping[Group, GroupSpan], profile: P
             span,
             deduplicated=profile.expert_dispatch == "deduplicated",
             node_limit=traffic.node_limit,
+            expert_groups=traffic.expert_groups,
         )
     else:
         seconds = collective_time(traffic.collective, traffic.bytes, span)

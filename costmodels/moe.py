@@ -93,9 +93,10 @@ class Exchange:
     """Tokens on their way to the experts (``dispatch``) or back (``combine``).
 
     Rows are permuted by expert (read and written once) and sent over the expert group; with ``etp`` they are
-    gathered over the expert-tensor group, and reduced there on the way back. ``node_limit`` is the number of
-    nodes that the router lets a token visit (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). The dispatched
-    rows are kept where the first expert product needs them for its weights' gradient (``saves``).
+    gathered over the expert-tensor group, and reduced there on the way back. ``node_limit`` of the
+    ``expert_groups`` may be visited by a token (DeepSeek-V3, arXiv 2412.19437, section 2.1.2); the busiest
+    rank receives ``expert_load`` times the mean. The dispatched rows are kept where the first expert product
+    needs them for its weights' gradient (``saves``).
     """
 
     name: str
@@ -103,6 +104,7 @@ class Exchange:
     hidden: int
     topk: int
     node_limit: int | None = None
+    expert_groups: int | None = None
     saves: bool = True
     light: bool = False
     trained: ClassVar[bool] = True
@@ -139,10 +141,17 @@ class Exchange:
     def _way(self, shape: Shape, outward: bool) -> tuple[Traffic, ...]:
         once = own_tokens(shape) * self.hidden
         width = shape.product_bytes if outward else shape.element_bytes
-        sent = once * width * (shape.ep > 1)
-        whole = once * shape.element_bytes * self.topk * shape.etp * (shape.etp > 1)
+        sent = once * width * shape.expert_load * (shape.ep > 1)
+        whole = once * shape.element_bytes * self.topk * shape.etp * shape.expert_load * (shape.etp > 1)
         return (
-            Traffic("dispatch", sent, group="expert", copies=self.topk, node_limit=self.node_limit),
+            Traffic(
+                "dispatch",
+                sent,
+                group="expert",
+                copies=self.topk,
+                node_limit=self.node_limit,
+                expert_groups=self.expert_groups,
+            ),
             Traffic("all_gather" if outward else "reduce_scatter", whole, group="expert_tensor"),
         )
 

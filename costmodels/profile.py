@@ -91,8 +91,8 @@ class Profile:
     host_share
         Share of that host time left by CUDA graphs (1: none captured, 0: whole passes replayed).
     host_sync
-        Share of the shorter of host and device time that does not overlap with the longer (calls that wait for
-        the device, queues that start empty).
+        Share of the shorter of host and device time that does not overlap with the longer (calls that wait
+        for the device, queues that start empty).
     jitter
         Share by which every pass slows down for each doubling of the devices beyond one (stragglers).
     step_fixed_s
@@ -214,7 +214,7 @@ def find_profile(name: str) -> Profile:
         If the data file misses a field or has an unknown one, or a switch is unknown or has a wrong value.
     """
     base, switches = profile_parts(name)
-    found = _found(base)
+    found = _found(base, _table())
     if not switches:
         return found
     values = {key: _value(found, key, text) for key, text in switches.items()}
@@ -251,9 +251,13 @@ def _check(profile: Profile) -> None:
             raise UnknownNameError(group, how, list(FUSIONS))
 
 
-def _found(name: str) -> Profile:
-    """Return a profile of the data file."""
-    table = _table()
+def sourced_profile(name: str) -> Profile:
+    """Return a profile of the data file as its sources have it, without constants fitted to runs."""
+    return _found(name, sourced_profiles())
+
+
+def _found(name: str, table: Mapping[str, Mapping[str, Any]]) -> Profile:
+    """Return a profile of a table."""
     if name not in table:
         raise UnknownNameError("profile", name, list(table))
     merged: dict[str, Any] = {}

@@ -114,7 +114,7 @@ def layer_states(
     places = _places(setting, s, cost, tied)
     whole = [p.weight_bytes + p.frozen_bytes for p in places]
     gather = _collective(setting, "all_gather", whole, where, copies=False)
-    near = collective_time("all_gather", sum(whole), wide(where.secondary)) / setting.profile.data_rate
+    near = _near(setting, whole, where)
     lift = _lift(setting, s, whole, places) * (stage == 3)
     grads = [gradient * p.parameters for p in places]
     shard_grads = [g / p.shards for g, p in zip(grads, places, strict=True)]
@@ -167,11 +167,22 @@ def _bytes(
         still = p.frozen_bytes / np.where(stage == 3, p.shards, 1)
         nothing = np.zeros_like(still)
         total = total + trained + StateBytes(extra * low * kept + still, nothing, nothing, nothing)
-    return _placed(s, total, sum(p.weight_bytes + p.frozen_bytes for p in places))
+    return _placed(s, total, places[0].weight_bytes + places[0].frozen_bytes)
 
 
-def _placed(s: Strategies, total: StateBytes, whole: FloatArray | int) -> tuple[StateBytes, FloatArray]:
-    """Return states split between device and home, with the secondary copy of the weights on the device."""
+def _near(setting: Setting, whole: Sequence[FloatArray], where: Spans) -> FloatArray:
+    """Return the seconds to gather dense weights from their secondary copy, and experts from their own group.
+
+    Data neighbours may hold different experts, so experts have no secondary copy.
+    """
+    nothing = np.zeros_like(whole[0])
+    dense = collective_time("all_gather", whole[0], wide(where.secondary)) / setting.profile.data_rate
+    experts = _collective(setting, "all_gather", [nothing, whole[1]], where, copies=False)
+    return np.asarray(dense + experts)
+
+
+def _placed(s: Strategies, total: StateBytes, whole: FloatArray) -> tuple[StateBytes, FloatArray]:
+    """Return states split between device and home, with the secondary copy of dense weights on the device."""
     states_away, weights_away = s.states_away[:, None], s.weights_away[:, None]
     secondary = np.where(s.hpz[:, None] > 1, whole / s.hpz[:, None], 0.0)
     host = (total.master_weights + total.optimizer_moments) * states_away + total.weights * weights_away
@@ -213,8 +224,9 @@ def _orthogonalise(
     if not optimizer.newton_schulz_steps:
         return np.zeros_like(places[0].parameters)
     pairs = zip(setting.kinds, shapes, strict=True)
-    flops = np.stack([_matrix_flops(setting, kind, shape) for kind, shape in pairs], axis=-1)
-    flops = flops / np.where(split, places[0].shards, 1)
+    own = np.stack([_matrix_flops(setting, kind, shape) for kind, shape in pairs], axis=-2)
+    shares = np.stack([np.where(split, p.shards, 1)[:, 0] for p in places], axis=-1)
+    flops = (own / shares[:, None]).sum(axis=-1)
     block = np.array([kind.role == "block" for kind in setting.kinds])
     moved = [optimizer.gather_bytes * p.parameters * block * split for p in places]
     gathered = _collective(setting, "all_gather", moved, where, copies=False)
@@ -222,11 +234,11 @@ def _orthogonalise(
 
 
 def _matrix_flops(setting: Setting, kind: LayerKind, shape: Shape) -> FloatArray:
-    """Return the FLOPs of orthogonalising the matrices of one layer on one rank, (B,)."""
-    total = np.zeros(np.shape(shape.tp))
+    """Return the FLOPs of orthogonalising the matrices of one layer on one rank by place, (B, P)."""
+    total = np.zeros((*np.shape(shape.tp), PLACES))
     for op in kind.operators:
         if isinstance(op, Gemm | ExpertGemm) and op.trained and kind.role == "block":
             n, k = op.local_dims(shape)
             groups = op.local_experts(shape) if isinstance(op, ExpertGemm) else 1
-            total = total + groups * setting.optimizer.matrix_flops(n, k)
+            total[..., int(op.expert)] += groups * setting.optimizer.matrix_flops(n, k)
     return total

@@ -144,8 +144,8 @@ ONE_KERNEL = Chain()
 class Traffic:
     """One collective over a group; ``bytes`` as :mod:`meshwright.costmodels.collectives` counts them.
 
-    ``copies`` and ``node_limit`` belong to ``dispatch``: each token goes to ``copies`` experts, on at most
-    ``node_limit`` nodes.
+    ``copies``, ``node_limit`` and ``expert_groups`` belong to ``dispatch``: each token goes to ``copies``
+    experts, in at most ``node_limit`` of ``expert_groups`` groups.
     """
 
     collective: Collective
@@ -154,3 +154,4 @@ class Traffic:
     group: Group = "tensor"
     copies: Num = 1
     node_limit: int | None = None
+    expert_groups: int | None = None

@@ -34,8 +34,8 @@ class Experts:
         Whether the sum of routed and shared experts is normalised (A.X-K1).
     latent
         Width to which tokens are projected before they are sent to the experts; None: ``hidden``.
-    node_limit
-        Nodes (groups of experts) that a token may visit, None: any.
+    node_limit, groups
+        Groups of experts that a token may visit, and how many there are; None: any.
     """
 
     experts: int
@@ -49,6 +49,7 @@ class Experts:
     output_norm: bool = False
     latent: int | None = None
     node_limit: int | None = None
+    groups: int | None = None
 
     @property
     def label(self) -> str:
@@ -73,9 +74,9 @@ class Experts:
         return (
             Router("router", spec.hidden, self.experts, self.topk, self.router_bias, extra),
             *inward,
-            Exchange("dispatch", "dispatch", width, self.topk, self.node_limit),
+            Exchange("dispatch", "dispatch", width, self.topk, self.node_limit, self.groups),
             *self._products(spec, width),
-            Exchange("combine", "combine", width, self.topk, self.node_limit),
+            Exchange("combine", "combine", width, self.topk, self.node_limit, self.groups),
             *outward,
             *(self._shared(spec) if self.shared else ()),
             *((stream_norm(spec, "experts_norm", keeps_input=True),) if self.output_norm else ()),

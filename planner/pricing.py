@@ -61,7 +61,8 @@ def model_flops(problem: Problem) -> float:
     """Return the model's own FLOPs per step: those of its products, once each, causal attention halved.
 
     A forward pass of every layer; in layers that gradients reach, another for the inputs' gradients and,
-    except for frozen weights, a third for the weights'. Experts count as far as tokens visit them;
+    except for frozen weights, a third for the weights', as far as the operator has them (an indexer whose
+    choice of keys passes no gradient on has fewer). Experts count as far as tokens visit them;
     recomputation, padding and imbalance count nothing.
     """
     element = problem.precision.element_bytes
@@ -74,8 +75,11 @@ def model_flops(problem: Problem) -> float:
 
 def _own_flops(kind: LayerKind, shape: Shape) -> float:
     """Return the FLOPs of a layer for one sample, forward and backward."""
-    passes = {op.name: 1 + kind.backward * (1 + op.trained) for op in kind.operators}
-    return sum(passes[op.name] * float(w.flops) for op in kind.operators for w in op.forward(shape))
+    total = 0.0
+    for op in kind.operators:
+        forward, backward = (sum(float(w.flops) for w in way(shape)) for way in (op.forward, op.backward))
+        total += forward + kind.backward * min((1 + op.trained) * forward, backward)
+    return total
 
 
 def peak_flops_per_s(problem: Problem) -> float:
@@ -128,7 +132,20 @@ def _estimate(problem: Problem, plan: Plan, got: Price) -> Estimate:
         trainable_parameters=trainable_parameters(problem.model),
         notes=problem.notes,
     )
-    return _with_bill(problem, estimate)
+    return _with_bill(problem, replace(estimate, notes=(*estimate.notes, *_unchecked(estimate))))
+
+
+def _unchecked(estimate: Estimate) -> list[str]:
+    """Return a note for each place that holds something of the plan and whose size is not known."""
+    places = (
+        ("host memory", estimate.host_bytes, estimate.host_share_bytes),
+        ("drive space", estimate.nvme_bytes, estimate.nvme_share_bytes),
+    )
+    return [
+        f"{place} of the cluster is not known: not checked"
+        for place, held, share in places
+        if share is None and max(held, default=0.0) > 0
+    ]
 
 
 def _with_bill(problem: Problem, estimate: Estimate) -> Estimate:

@@ -39,7 +39,7 @@ class Mixture:
     router_bias: bool
     weights: tuple[str, ...]
     absorbed: tuple[int, ...]
-    node_limit: int | None = None
+    groups: tuple[int, int] | tuple[None, None] = (None, None)
 
     def operators(self, trained: bool) -> tuple[Operator, ...]:
         """Return router, dispatch, products and combine."""
@@ -51,7 +51,7 @@ class Mixture:
         router = Router("router", self.hidden, e, k, self.router_bias, trained=trained)
         return (
             *((router,) if self.routed else ()),
-            Exchange("dispatch", "dispatch", self.hidden, k, self.node_limit),
+            Exchange("dispatch", "dispatch", self.hidden, k, *self.groups),
             ExpertGemm(
                 up,
                 e,
@@ -65,7 +65,7 @@ class Mixture:
             ),
             ExpertActivation("expert_activation", k, self.branches * f, f, f, f, ratio),
             ExpertGemm("expert_down", e, k, inner, (outer,), "row", self.bias, trained=trained),
-            Exchange("combine", "combine", self.hidden, k, self.node_limit),
+            Exchange("combine", "combine", self.hidden, k, *self.groups),
         )
 
 
@@ -95,7 +95,7 @@ def mixture_of(links: Links, node: Node) -> Mixture:
         router_bias=bool(routed and router and router.product and router.product.biases),
         weights=tuple(w for n in links.nodes if routed and n.at in absorbed for w in _weights(n)),
         absorbed=absorbed if routed else (),
-        node_limit=_node_limit(links, node),
+        groups=_expert_groups(links, node),
     )
 
 
@@ -125,12 +125,12 @@ def _topk(links: Links, node: Node, experts: int) -> int:
     )
 
 
-def _node_limit(links: Links, node: Node) -> int | None:
-    """Return the groups of experts that a token may visit, where the module says that it is limited."""
+def _expert_groups(links: Links, node: Node) -> tuple[int, int] | tuple[None, None]:
+    """Return the groups of experts that a token may visit and all, where the module says so."""
     groups = links.flow.trace.attribute(node.scope, "n_group")
     limit = links.flow.trace.attribute(node.scope, "topk_group")
     limited = isinstance(groups, int) and isinstance(limit, int) and 1 <= limit < groups
-    return limit if limited else None
+    return (limit, groups) if limited else (None, None)
 
 
 def _router(links: Links, node: Node, experts: int) -> tuple[Node | None, tuple[int, ...]]:

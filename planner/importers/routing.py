@@ -141,13 +141,13 @@ def shared_experts(default: int = 0, width: Rule | None = None) -> Rule:
 
 
 def node_limit(groups: int = 1, visited: int = 1) -> Rule:
-    """Return a rule for the expert groups that a token may visit, None where experts are not grouped."""
+    """Return a rule for the expert groups that a token may visit, and all; None where none is left out."""
     number = amount("n_group", "num_expert_group", default=groups)
     topk = amount("topk_group", "num_limited_groups", default=visited)
 
-    def read(reading: Reading) -> int | None:
+    def read(reading: Reading) -> tuple[int, int] | None:
         n, k = number(reading), topk(reading)
-        return int(k) if 1 <= k < n else None
+        return (int(k), int(n)) if 1 <= k < n else None
 
     return read
 
@@ -178,7 +178,7 @@ def experts(
     shared
         A rule for the shared experts' width together; by default none.
     limit
-        A rule for ``node_limit``; by default none.
+        A rule for ``node_limit`` and ``groups``; by default none.
     single
         Whether a layer with one expert still has its router (else it is a dense MLP).
     dense
@@ -196,7 +196,9 @@ def experts(
         layers = reading.fields["layers"]
         if NOT_GIVEN in (*numbers, *visited, *widths, layers):
             return ()
-        given = {name: rule(reading) for name, rule in switches.items()} | {"node_limit": visitable(reading)}
+        limited, of = visitable(reading) or (None, None)
+        given = {name: rule(reading) for name, rule in switches.items()}
+        given |= {"node_limit": limited, "groups": of}
 
         def feed(i: int) -> Sublayer:
             if not is_routed(reading, i) or (numbers[i] == 1 and not single):

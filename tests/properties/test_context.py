@@ -56,7 +56,7 @@ def test_keys_and_values_reach_every_rank_that_does_not_exchange_heads(drawn):
     """A ring passes all parts but a rank's own; a gather's whole tensor is all parts (arXiv 2310.01889)."""
     core, shape = drawn
     rest = shape.cp // shape.ulysses
-    own = core.kv_heads * (core.head_dim + core.v_head_dim) * shape.tokens * 2
+    own = max(core.kv_heads, shape.ulysses) * (core.head_dim + core.v_head_dim) * shape.tokens * 2
     forward, backward = core.traffic(shape)
     moved = {t.collective: float(t.bytes) for t in forward if t.group == "ring"}
     assert moved["send_recv"] == pytest.approx((rest - 1) * own * shape.ring)

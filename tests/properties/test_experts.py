@@ -88,6 +88,9 @@ def test_the_exchange_moves_what_it_brings_back(shape, topk, hidden):
     out, back = (Exchange(way, way, hidden, topk) for way in ("dispatch", "combine"))
     assert [t.bytes for t in out.traffic(shape)[0]] == [t.bytes for t in back.traffic(shape)[1]]
     assert [t.bytes for t in out.traffic(shape)[1]] == [t.bytes for t in back.traffic(shape)[0]]
+    loaded = replace(shape, expert_load=1.5)
+    many, few = (sum(t.bytes for t in out.traffic(s)[0]) for s in (loaded, shape))
+    assert many == pytest.approx(1.5 * few)
     busy = [t for t in out.traffic(shape)[0] if np.any(t.bytes)]
     assert len(busy) == (shape.ep > 1) + (shape.etp > 1)
 
@@ -138,6 +141,23 @@ def test_a_node_limit_only_spares_traffic(size, copies, span):
     bound = [dispatch_time(size, copies, span, deduplicated=True, node_limit=n) for n in (1, 2, 4, 64)]
     assert bound == sorted(bound)
     assert bound[-1] == free
+
+
+@given(st.floats(1.0, 1e9), st.integers(1, 16), spans, st.integers(1, 4))
+def test_groups_of_experts_may_be_visited_whole(size, copies, span, wide):
+    """A limit of all groups is none; fewer, larger groups at the same share never send less."""
+    free = dispatch_time(size, copies, span, deduplicated=True)
+    limited = {"deduplicated": True, "node_limit": 2}
+    assert dispatch_time(size, copies, span, deduplicated=True, node_limit=8, expert_groups=8) == free
+    few, many = (dispatch_time(size, copies, span, expert_groups=g, **limited) for g in (4 * wide, 16 * wide))
+    assert many <= few <= free
+
+
+def test_a_limit_of_groups_counts_on_every_tier_that_they_span():
+    """Sixteen nodes, eight groups: four groups reach eight nodes, whatever lies above the nodes."""
+    span = group_span(load_cluster("dgx-h100:16"), 128, 1)
+    eight = dispatch_time(1e6, 64, span, deduplicated=True, node_limit=8)
+    assert dispatch_time(1e6, 64, span, deduplicated=True, node_limit=4, expert_groups=8) == eight
 
 
 @given(st.floats(1.0, 1e9), st.integers(1, 15), spans)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.precision import find_optimizer
 from meshwright.costmodels.spans import layer_groups, state_spans
 from meshwright.costmodels.strategy import OFFLOADS, Setting
 from meshwright.costmodels.tables import build_tables
@@ -77,6 +78,26 @@ def test_a_secondary_copy_spares_the_backward_gather_and_costs_its_share():
     assert extra == pytest.approx(2 * slow.parameters / 8)
     assert np.all(fast.backward_s <= slow.backward_s)
     assert np.array_equal(fast.forward_s, slow.forward_s)
+
+
+def test_experts_have_no_secondary_copy():
+    """Data neighbours hold different experts: only dense weights are kept near (at 2 bytes of 8)."""
+    near, far = (build_tables(MOE, make_strategies(dp=16, ep=8, zero_stage=3, hpz=hpz)) for hpz in (8, 1))
+    extra = (near.states.weights - far.states.weights)[0, EXPERTS]
+    dense = sum(op.parameters() for op in MOE.kinds[EXPERTS].operators if not op.expert and op.parameters())
+    assert extra == pytest.approx(2 * dense / 8)
+
+
+def test_muon_deals_each_rank_the_matrices_of_its_own_shard():
+    """Twice the data ranks halve a rank's share of dense and of expert matrices alike."""
+    muon = replace(MOE, optimizer=find_optimizer("muon"))
+    few, many = (
+        build_tables(muon, make_strategies(dp=dp, ep=8, zero_stage=1)).optimizer_s[0, EXPERTS]
+        for dp in (8, 16)
+    )
+    plain = build_tables(MOE, make_strategies(dp=8, ep=8, zero_stage=1)).optimizer_s[0, EXPERTS]
+    assert plain < few
+    assert many < few
 
 
 # Where folded groups lie -----------------------------------------------------------------------------------

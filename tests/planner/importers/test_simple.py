@@ -40,7 +40,7 @@ def test_switches_reach_the_graph(tmp_path: Path) -> None:
 def test_deepseek_v3_in_a_few_lines(tmp_path: Path) -> None:
     sizes = "{hidden: 7168, layers: 61, heads: 128, kv_heads: 128, head_dim: 192, ffn: 18432, vocab: 129280"
     mixer = "{kv_rank: 512, nope: 128, rope: 64, value: 128, q_rank: 1536}"
-    experts = "{experts: 256, topk: 8, width: 2048, shared: 2048, node_limit: 4, times: 58}"
+    experts = "{experts: 256, topk: 8, width: 2048, shared: 2048, node_limit: 4, groups: 8, times: 58}"
     text = f"{sizes}, mtp_layers: 1, mixers: [{mixer}], feeds: [{{times: 3}}, {experts}]}}"
     graph, preset = load_model(yaml_file(tmp_path, text)), load_model("deepseek-v3")
     assert graph.kinds == preset.kinds
@@ -79,6 +79,15 @@ def test_layers_may_lack_a_mixer_or_a_feed_and_carry_an_indexer(tmp_path: Path) 
         ("mixers: [{sinks: 1}]", "sinks"),
         ("mixers: [{gate: wide}]", "gate.*feature or head"),
         ("mixers: [{rotary_share: 2}]", "rotary_share"),
+        ("mixers: [{}], windows: [64]", "windows.*mixers.*each its window"),
+        ("mixers: [{window: 64, chunk: 64}]", "chunk.*window"),
+        ("mixers: [{times: 33}]", "mixers.*33.*at most 32"),
+        ("mixers: [{times: 3}, {window: 16, times: 30}]", "mixers.*33.*at most 32"),
+        (f"feeds: [{', '.join(['{}'] * 33)}]", "feeds.*33.*at most 32"),
+        (f"windows: [{', '.join(['64'] * 33)}]", "windows.*33.*at most 32"),
+        ("feeds: [{times: 34}], mtp_layers: 2", "feeds.*34.*at most 32.*one for multi-token"),
+        ("mtp_layers: 10001", "mtp_layers.*10,000"),
+        ("position_rows: 64", "position_rows.*learned"),
         ("mixers: [{kv_heads: 3}]", "key/value heads of a layer"),
         ("mixers: [{kv_rank: 64}]", "required: nope, rope, value"),
         ("mixers: [{kv_rank: 64, nope: 8, rope: 8, value: 8, index: 3}]", "index.*heads, dim and topk"),
@@ -87,6 +96,14 @@ def test_layers_may_lack_a_mixer_or_a_feed_and_carry_an_indexer(tmp_path: Path) 
 def test_sublayers_that_make_no_sense_are_refused(tmp_path: Path, text: str, names: str) -> None:
     with pytest.raises(ModelConfigError, match=f"(?s)mine.yaml.*{names}"):
         load_model(yaml_file(tmp_path, f"{LLAMA}, {text}}}"))
+
+
+def test_an_entry_behind_the_layers_is_the_prediction_layers(tmp_path: Path) -> None:
+    text = f"{LLAMA}, mtp_layers: 2, feeds: [{{times: 32}}, {{width: 64}}]}}"
+    plain = f"{LLAMA}, mtp_layers: 2}}"
+    graph, wider = (load_model(yaml_file(tmp_path, t)) for t in (text, plain))
+    assert graph.kinds == wider.kinds
+    assert 0 < graph.mtp_parameters < wider.mtp_parameters
 
 
 def test_a_config_in_yaml_is_a_config(tmp_path: Path) -> None:
