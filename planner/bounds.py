@@ -18,6 +18,7 @@ from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice
+from meshwright.planner.modes import check_modes
 from meshwright.planner.problem import Problem
 
 SAFETY = 1 - 1e-9
@@ -61,6 +62,11 @@ def demand(problem: Problem) -> Demand:
 
     ``moe`` is a mode of layers with experts; for others it means ``selective``. ``offload`` is searched only
     where the job names it.
+
+    Raises
+    ------
+    MeshwrightError
+        If no mode is left, or device or model lack ``offload`` or the only one that is.
     """
     model = problem.model
     wanted = problem.job.choices.get("recompute", Choice())
@@ -70,6 +76,7 @@ def demand(problem: Problem) -> Demand:
     if not modes:
         have = ", ".join(m for m in MODES if m in problem.target.recompute)
         raise MeshwrightError(f"pins: recompute leaves no mode of {problem.target.title}; it has {have}")
+    check_modes(problem, modes if modes == {"moe"} else modes & {"offload"})
     allowed = np.array([[m in _own_modes(kind, modes, named) for m in MODES] for kind in model.kinds])
     blocks = np.array([kind.role == "block" for kind in model.kinds])
     ends = [-1 if blocks[k] else k for k in (model.layer_kinds[0], model.layer_kinds[-1])]

@@ -9,6 +9,7 @@ from meshwright.costmodels.schedule import legal, rank_of_chunk
 from meshwright.costmodels.schedule import names as schedules
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.meshes import mesh_of
+from meshwright.planner.modes import check_modes
 from meshwright.planner.plan import Plan
 from meshwright.planner.pricing import loss_name, price_plan
 from meshwright.planner.problem import Problem
@@ -115,6 +116,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
         at = chunk.stop
     if at != model.num_layers:
         raise MeshwrightError(f"plan: the chunks end at layer {at}, the model has {model.num_layers}")
+    check_modes(problem, set(plan.recompute))
     for layer, mode in enumerate(plan.recompute):
         if mode != "none" and model.kinds[model.layer_kinds[layer]].role != "block":
             raise MeshwrightError(f"plan: layer {layer} ({mode}) cannot be recomputed; only blocks can")

@@ -17,6 +17,7 @@ from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
 from meshwright.planner.heuristic import Found, even_plans
 from meshwright.planner.meshes import mesh_of
+from meshwright.planner.modes import host_linked
 from meshwright.planner.pricing import price_plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate, Infeasibility
@@ -228,7 +229,8 @@ def _lighter_jobs(problem: Problem) -> Iterator[Remedy]:
     if job.headroom > 0:
         yield "no memory headroom (risky)", lambda: replace(problem, job=replace(job, headroom=0.0))
     kept = {"recompute": Choice(allowed=problem.target.recompute)}
-    if "recompute" not in job.choices and "offload" in problem.target.recompute:
+    able = "offload" in problem.target.recompute and host_linked(problem)
+    if "recompute" not in job.choices and able:
         yield (
             "activations in host memory (recompute: offload)",
             lambda: problem.choosing(**kept),

@@ -10,6 +10,7 @@ from meshwright.costmodels.schedule import names, rank_of_chunk
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.meshes import one_mesh
+from meshwright.planner.modes import check_modes
 from meshwright.planner.plan import (
     KV_EXCHANGES,
     PLACEMENTS,
@@ -235,6 +236,7 @@ def _modes(problem: Problem, recompute: str | Sequence[str] | Mapping[str, str])
             raise MeshwrightError(
                 f"recompute: {mode!r} is not available with {problem.target.title}; allowed: {have}"
             )
+    check_modes(problem, set(wanted))
     if problem.target.recompute_uniform and len(set(wanted)) > 1:
         raise MeshwrightError(f"recompute: {problem.target.title} needs one mode for all layers")
     for layer, mode in zip(blocks, wanted, strict=True):
@@ -245,8 +247,10 @@ def _modes(problem: Problem, recompute: str | Sequence[str] | Mapping[str, str])
 def _every(text: str, size: int) -> list[str]:
     """Return the modes of ``every-2:full``: each second block beginning with the first, the rest ``none``."""
     number, _, mode = text.removeprefix("every-").partition(":")
-    if not (number.isdecimal() and len(number) < 10 and 1 <= int(number) <= size):
-        raise MeshwrightError(f"recompute: {text!r} is not every-N:MODE with N from 1 to {size}")
+    if not (mode and number.isdecimal() and len(number) < 10 and 1 <= int(number) <= size):
+        raise MeshwrightError(
+            f"recompute: {text!r} is not every-N:MODE with N from 1 to {size}, for example every-2:full"
+        )
     return [mode if i % int(number) == 0 else "none" for i in range(size)]
 
 
@@ -259,12 +263,14 @@ def _ranges(spans: Mapping[str, str], size: int) -> list[str]:
     """Return a mode for each block from ranges such as ``{"0-15": "full"}``; the rest is ``none``."""
     modes, taken = ["none"] * size, [False] * size
     for where, mode in spans.items():
-        first, _, last = where.partition("-")
-        last = last or first
+        first, dash, last = where.partition("-")
+        last = last if dash else first
         # isdecimal and short: int() refuses other digits and thousands of them.
         numbers = all(end.isdecimal() and len(end) < 10 for end in (first, last))
         if not (numbers and int(first) <= int(last) < size):
-            raise MeshwrightError(f"recompute: {where!r} is not a range of layers within 0-{size - 1}")
+            raise MeshwrightError(
+                f"recompute: {where!r} is not a range FIRST-LAST (or one number) within 0-{size - 1}"
+            )
         span = slice(int(first), int(last) + 1)
         if any(taken[span]):
             raise MeshwrightError(f"recompute: {where!r} overlaps another range; name each layer once")

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.problem import Problem
 from meshwright.planner.strategy import even_split, make_plan
 from tests.planner.emit.cases import case
 
@@ -73,7 +74,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"placement": ("dp",)}, "placement: 'dp'"),
     ({"recompute": "some"}, "recompute: 'some'"),
     ({"recompute": ["full"]}, "1 modes are given for 32 layers"),
-    ({"recompute": "0-40:full"}, "'0-40' is not a range of layers within 0-31"),
+    ({"recompute": "0-40:full"}, "'0-40' is not a range FIRST-LAST (or one number) within 0-31"),
+    ({"recompute": "0-:full"}, "'0-' is not a range FIRST-LAST"),
+    ({"recompute": "-3:full"}, "'-3' is not a range FIRST-LAST"),
+    ({"recompute": "every-2"}, "'every-2' is not every-N:MODE"),
+    ({"recompute": "every-2:"}, "'every-2:' is not every-N:MODE"),
+    ({"recompute": "moe"}, "no layer of llama-3.1-8b has experts"),
+    ({"recompute": "0-3:moe"}, "no layer of llama-3.1-8b has experts"),
     ({"recompute": "3-1:full"}, "'3-1'"),
     ({"recompute": "a:full"}, "'a'"),
     ({"recompute": "\u00b2:full"}, "is not a range"),
@@ -120,7 +127,8 @@ def test_every_nth_of_none_is_refused(text: str) -> None:
 
 
 def test_the_modes_of_experts_and_offloading_are_accepted() -> None:
-    _, plan = case(tp=4, recompute="0-3:offload,4-7:moe")
+    problem = Problem.load("mixtral-8x7b", "dgx-h100:2", {"global_batch_size": 128, "sequence_length": 4096})
+    plan = make_plan(problem, tp=4, recompute="0-3:offload,4-7:moe")
     assert plan.recompute[1:9] == ("offload",) * 4 + ("moe",) * 4
 
 

@@ -1,0 +1,74 @@
+"""Recompute modes that device or model lack are refused, however they are asked for."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.bounds import demand
+from meshwright.planner.estimate import check_plan, estimate_problem
+from meshwright.planner.infeasible import _lighter_jobs
+from meshwright.planner.modes import check_modes
+from meshwright.planner.problem import Problem
+from meshwright.planner.solve import solve_problem
+from meshwright.planner.strategy import make_plan
+
+JOB = {"global_batch_size": 32, "sequence_length": 4096}
+NO_LINK = "offload needs a host link: .* has no link to it"
+
+
+def problem(model: str = "llama-3.1-8b", pins: dict[str, Any] | None = None) -> Problem:
+    return Problem.load(model, "dgx-h100:1", JOB | {"pins": pins or {}})
+
+
+def without_link(asked: Problem) -> Problem:
+    device = replace(asked.cluster.accelerator, host_link=None)
+    return replace(asked, cluster=replace(asked.cluster, accelerator=device))
+
+
+def test_activations_go_nowhere_without_a_host_link() -> None:
+    asked = problem()
+    plan = make_plan(asked, tp=8, recompute="0-3:offload")
+    check_plan(asked, plan)
+    with pytest.raises(MeshwrightError, match=NO_LINK):
+        make_plan(without_link(asked), tp=8, recompute="0-3:offload")
+    with pytest.raises(MeshwrightError, match=NO_LINK):
+        check_plan(without_link(asked), plan)
+
+
+@pytest.mark.parametrize("modes", ["offload", ["none", "offload"]])
+def test_a_pin_on_offloading_without_a_host_link_is_refused(modes: Any) -> None:
+    asked = problem(pins={"recompute": modes})
+    assert demand(asked).allowed.any()
+    with pytest.raises(MeshwrightError, match=NO_LINK):
+        demand(without_link(asked))
+    with pytest.raises(MeshwrightError, match=NO_LINK):
+        solve_problem(without_link(asked), time_limit_s=1)
+
+
+def test_offloading_is_no_remedy_without_a_host_link() -> None:
+    told = {has: [text for text, _ in _lighter_jobs(p)] for has, p in
+            ((True, problem()), (False, without_link(problem())))}  # fmt: skip
+    assert [text for text in told[True] if text not in told[False]] == [
+        "activations in host memory (recompute: offload)"
+    ]
+
+
+def test_experts_are_run_again_only_where_some_layer_has_them() -> None:
+    check_modes(problem("mixtral-8x7b"), {"moe"})
+    with pytest.raises(MeshwrightError, match="no layer of .* has experts"):
+        demand(problem(pins={"recompute": "moe"}))
+
+
+def test_places_of_unknown_size_are_noted_where_something_lies_there() -> None:
+    asked = problem()
+    unknown = replace(asked, cluster=replace(asked.cluster, host_memory_bytes=None))
+    note = "host memory of the cluster is not known: not checked"
+
+    def notes(of: Problem, mode: str) -> tuple[str, ...]:
+        return estimate_problem(of, make_plan(of, tp=8, recompute=mode)).notes
+
+    assert note in notes(unknown, "offload")
+    assert note not in notes(unknown, "full")
+    assert note not in notes(asked, "offload")
