@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.attention_kernels import find_attention_kernel
-from meshwright.costmodels.calibration import rate_factor
+from meshwright.costmodels.calibration import RATES, rate_factor
 from meshwright.costmodels.precision import Precision
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.work import Work
@@ -67,8 +67,13 @@ class DeviceRates:
     vector_flops_per_s: Num | None = None
 
 
-def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
+def device_rates(accelerator: Accelerator, precision: Precision, fitted: bool = True) -> DeviceRates:
     """Return the rates of an accelerator for a precision recipe.
+
+    Parameters
+    ----------
+    fitted
+        Whether with the factors fitted to training runs (:mod:`meshwright.costmodels.calibration`).
 
     Raises
     ------
@@ -90,16 +95,17 @@ def device_rates(accelerator: Accelerator, precision: Precision) -> DeviceRates:
             f"it has {have}"
         )
     got = accelerator.achieved
+    gemm, low_gemm, memory = (rate_factor(accelerator, rate) if fitted else 1.0 for rate in RATES)
     low_fraction = None if low is None else got.low_gemm_fractions.get(low)
     return DeviceRates(
         peaks[precision.compute],
         accelerator.memory_bandwidth_bytes_per_s,
-        got.gemm_fraction * rate_factor(accelerator, "gemm"),
-        got.memory_fraction * rate_factor(accelerator, "memory"),
+        got.gemm_fraction * gemm,
+        got.memory_fraction * memory,
         got.kernel_launch_s,
         accelerator.num_cores,
         None if low is None else peaks[low],
-        None if low_fraction is None else low_fraction * rate_factor(accelerator, "low_gemm"),
+        None if low_fraction is None else low_fraction * low_gemm,
         accelerator.architecture,
         peaks.get("fp32"),
     )

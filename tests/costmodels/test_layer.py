@@ -9,7 +9,7 @@ from meshwright.costmodels.layer import adapt, price_layer
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.operators import LayerKind, Pointwise
 from meshwright.costmodels.precision import find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profile import sourced_profile
 from meshwright.costmodels.recompute import MODES, input_bytes, repeated
 from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.vocabulary import CrossEntropy
@@ -22,7 +22,7 @@ from tests.costmodels.cases import SMALL
 CLUSTER = load_cluster("dgx-h100:1")
 RATES = device_rates(CLUSTER.accelerator, find_precision("bf16"))
 EMBEDDING, BLOCK, HEAD = decoder_graph(SMALL, "small").kinds
-GENERIC, EARLY = find_profile("generic"), find_profile("fsdp2")
+GENERIC, EARLY = sourced_profile("generic"), sourced_profile("fsdp2")
 SHAPE = Shape(2, 512, 2, 1)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.costmodels import profile as profiles
 from meshwright.costmodels.loss import LOSSES
-from meshwright.costmodels.profile import Profile, find_profile, profile_names, profile_with
+from meshwright.costmodels.profile import Profile, find_profile, profile_names, profile_with, sourced_profile
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 
 
@@ -29,8 +29,8 @@ def complete(**changes):
 
 @pytest.mark.parametrize("name", profile_names())
 def test_every_profile_is_complete_and_plausible(name):
-    profile = find_profile(name)
-    assert profile.name == name
+    profile = sourced_profile(name)
+    assert find_profile(name).name == name
     assert profile.title
     assert profile.sources, "a profile says where its numbers come from"
     assert profile.loss in LOSSES

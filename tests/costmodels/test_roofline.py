@@ -8,7 +8,7 @@ import pytest
 from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.operators import gemm_work
 from meshwright.costmodels.precision import find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profile import sourced_profile
 from meshwright.costmodels.roofline import (
     FILL_K,
     VECTOR_FRACTION,
@@ -22,7 +22,7 @@ from meshwright.costmodels.work import Work
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.errors import MeshwrightError
 
-PROFILE = find_profile("generic")
+PROFILE = sourced_profile("generic")
 ROUND = DeviceRates(1e12, 1e10, 1.0, 1.0, 1e-6, 8)
 
 

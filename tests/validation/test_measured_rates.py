@@ -9,7 +9,7 @@ import pytest
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.operators import gemm_work
 from meshwright.costmodels.precision import find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profile import sourced_profile
 from meshwright.costmodels.roofline import device_rates, work_time
 from meshwright.hardware.catalogue import load_accelerator, load_cluster
 from meshwright.hardware.span import group_span
@@ -82,16 +82,16 @@ def test_bandwidth_falls_with_scale_as_measured():
     ],
 )
 def test_square_products(accelerator, size, tflops):
-    rates = device_rates(load_accelerator(accelerator), find_precision("fp16"))
+    rates = device_rates(load_accelerator(accelerator), find_precision("fp16"), fitted=False)
     work = gemm_work(size, size, size, 2)
-    got = float(work.flops / work_time(work, rates, find_profile("generic"))) / 1e12
+    got = float(work.flops / work_time(work, rates, sourced_profile("generic"))) / 1e12
     print(f"{accelerator} {size}: {got:.0f} of {tflops:.0f} TFLOP/s")
     assert got == pytest.approx(tflops, rel=0.15)
 
 
 def test_a_large_product_sustains_four_fifths_of_an_a100():
     """0.81 of 312 TFLOP/s in the same guide."""
-    rates = device_rates(load_accelerator("a100-80gb-sxm"), find_precision("bf16"))
+    rates = device_rates(load_accelerator("a100-80gb-sxm"), find_precision("bf16"), fitted=False)
     work = gemm_work(16384, 16384, 16384, 2)
-    got = float(work.flops / work_time(work, rates, find_profile("generic"))) / rates.peak_flops_per_s
+    got = float(work.flops / work_time(work, rates, sourced_profile("generic"))) / rates.peak_flops_per_s
     assert got == pytest.approx(0.81, rel=0.03)
