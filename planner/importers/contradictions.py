@@ -17,6 +17,8 @@ def refuse_contradictions(config: Config, spec: DecoderSpec) -> None:
         config.refuse("ffn", spec.ffn, f"at most {WIDEST_FFN} times hidden ({spec.hidden})")
     for mixer in spec.mixers:
         if isinstance(mixer, SelfAttention):
+            if mixer.window is not None and mixer.chunk is not None:
+                config.refuse("chunk of a layer", mixer.chunk, f"none beside a window ({mixer.window})")
             heads, kv_heads = mixer.heads or spec.heads, mixer.kv_heads or spec.kv_heads
             if heads % kv_heads:
                 config.refuse("key/value heads of a layer", kv_heads, f"a divisor of its heads ({heads})")

@@ -14,6 +14,9 @@
     windows: [4096, null] # repeats over the layers
     feeds:                # and mixers: where layers differ, see meshwright.planner.importers.sublayers
       - {experts: 8, topk: 2, width: 14336}
+
+Nothing that is written is ignored: a list longer than the layers and a field that another one overrides are
+refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,6 +41,8 @@ SIZE_LIMIT_BYTES: Final = 2**16
 
 SIZES: Final = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 REQUIRED: Final = ("hidden", "layers", "heads", "ffn", "vocab")
+PATTERNS: Final = ("windows", "mixers", "feeds")
+"""Lists with an entry for each layer, repeated where they are shorter."""
 CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
     "qk_norm": ("head", "full", "plain", None),
     "positions": ("rotary", "learned", "alibi", "none"),
@@ -74,12 +79,33 @@ def _spec(config: Config) -> DecoderSpec:
         config.refuse("hidden", given["hidden"], f"a multiple of heads ({given['heads']}), or give head_dim")
     derived = {"kv_heads": given["heads"], "head_dim": given["hidden"] // given["heads"]}
     spec = DecoderSpec(**{**derived, **given})
+    _refuse_ignored(config, spec)
     refuse_contradictions(config, spec)
     return spec
 
 
+def _refuse_ignored(config: Config, spec: DecoderSpec) -> None:
+    """Raise ModelConfigError where a field would have no effect, or only in part."""
+    if spec.mixers and "windows" in config.values:
+        config.refuse("windows", config.values["windows"], "no windows beside mixers; give each its window")
+    if spec.position_rows and spec.positions != "learned":
+        config.refuse("position_rows", spec.position_rows, "none unless positions is learned")
+    # One entry more than layers is the layer of multi-token prediction (pattern.layer_behind).
+    longest = spec.layers + bool(spec.mtp_layers)
+    for name in PATTERNS:
+        entries = len(getattr(spec, name))
+        if entries > longest:
+            behind = " and one for multi-token prediction" if spec.mtp_layers else ""
+            allowed = f"at most {spec.layers:,}, one for each layer{behind}; shorten the list or its times"
+            config.refuse(f"{name}: number of entries", entries, allowed)
+
+
 def _rows(config: Config, name: str, value: object) -> int:
     return config.count(name, value, "rows", minimum=0)
+
+
+def _layers(config: Config, name: str, value: object) -> int:
+    return config.count(name, value, "layers", minimum=0)
 
 
 def _length(config: Config, name: str, value: object) -> int | None:
@@ -123,7 +149,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "norms": _norms,
     "windows": _windows,
     "position_rows": _rows,
-    "mtp_layers": _rows,
+    "mtp_layers": _layers,
     "activation_weights": _rows,
     "residual_streams": _size,
     "mixers": read_sublayers,

@@ -9,7 +9,8 @@
       - {experts: 256, topk: 8, width: 2048, shared: 2048, times: 58}   # experts in the others
 
 An entry is what its keys say: ``kv_rank`` makes latent attention, ``experts`` a mixture of experts. ``times``
-repeats an entry; the whole list repeats over the layers. ``null`` leaves a sublayer out.
+repeats an entry; the whole list repeats over the layers and may not be longer. ``null`` leaves a sublayer
+out.
 """
 
 from collections.abc import Mapping
