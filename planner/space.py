@@ -6,7 +6,7 @@ short tables of combinations (:mod:`meshwright.planner.degree_group`), whose pro
 Twins that differ in name only are kept once: ZeRO where nothing can be sharded, placements that agree in the
 order of the dimensions in use, the exchange of keys and values where all context ranks exchange heads.
 
-Searched only if the job pins them: schedules other than 1F1B and interleaved (GPipe holds every micro-batch
+Searched only if the job pins them: schedules that are not usual in the target (GPipe holds every micro-batch
 in flight, and frameworks at scale do not run it), and context parts of fewer than
 :data:`LEAST_CONTEXT_TOKENS`. Offloading of states is searched if the job pins it, and where nothing fits
 without it (:mod:`meshwright.planner.spill`). Some degrees follow the topology unless they are pinned: what
