@@ -12,6 +12,7 @@ from typing import Any
 
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.module_build import build_graph
+from meshwright.planner.importers.module_inputs import longest_input, told
 from meshwright.planner.importers.module_trace import TraceError
 
 
@@ -52,12 +53,11 @@ def from_module(module: Any, example_inputs: Any = None, *, name: str | None = N
             type(module).__name__, "it is no torch.nn.Module", "a module, or load_model() for a config.json"
         )
     trace = record(module, example_inputs)
-    config = getattr(module, "config", None)
-    family = str(getattr(config, "model_type", "") or type(module).__name__)
-    length = getattr(config, "max_position_embeddings", None)
+    config = told(module, "config")
+    family = str(told(config, "model_type") or type(module).__name__)
     return build_graph(
         trace,
         name=name or type(module).__name__,
         family=family,
-        max_sequence_length=length if isinstance(length, int) else None,
+        max_sequence_length=longest_input(config),
     )

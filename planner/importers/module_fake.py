@@ -3,6 +3,7 @@
 import copy
 from typing import Any, Final
 
+from meshwright.planner.importers.module_inputs import told
 from meshwright.planner.importers.module_trace import TraceError
 
 LARGEST_BUFFER: Final = 2**25
@@ -18,10 +19,12 @@ def fake_copy(module: Any, mode: Any) -> Any:
     Raises
     ------
     TraceError
-        The module cannot be copied (it holds a process group, a lock or an open file).
+        The module cannot be copied (it holds a process group, a lock or an open file), or has parameters
+        or buffers whose shapes are not known yet.
     """
     import torch
 
+    _refuse_lazy(module)
     memo: dict[int, Any] = {}
     with mode:
         for parameter in module.parameters():
@@ -40,13 +43,27 @@ def fake_copy(module: Any, mode: Any) -> Any:
         ) from error
     twin.train()
     for part in twin.modules():
-        _prepare_config(getattr(part, "config", None))
+        _prepare_config(told(part, "config"))
     return twin
+
+
+def _refuse_lazy(module: Any) -> None:
+    """Raise TraceError naming the first parameter or buffer without a shape (``torch.nn.LazyLinear``)."""
+    from torch.nn.parameter import is_lazy
+
+    for named in (module.named_parameters(), module.named_buffers()):
+        for name, tensor in named:
+            if is_lazy(tensor):
+                raise TraceError(
+                    name,
+                    "it is uninitialised: a lazy module has no shape before its first input",
+                    "a forward pass of the module on one input first, or a module with its sizes given",
+                )
 
 
 def _prepare_config(config: Any) -> None:
     """Set a configuration (a copy) to run without a cache and without kernels that need a device."""
-    if getattr(config, "use_cache", None):
+    if told(config, "use_cache"):
         config.use_cache = False
-    if getattr(config, "_attn_implementation", None) not in (None, *TRACEABLE):
+    if told(config, "_attn_implementation") not in (None, *TRACEABLE):
         config._attn_implementation = "sdpa"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from meshwright.planner.importers.module_experts import expert_layout
 from meshwright.planner.importers.module_fake import fake_copy
-from meshwright.planner.importers.module_inputs import call_inputs
+from meshwright.planner.importers.module_inputs import call_inputs, told
 from meshwright.planner.importers.module_tensors import (
     LARGEST_KNOWN,
     asked,
@@ -284,8 +284,8 @@ def _weights(twin: Any) -> dict[str, Weight]:
 
 def _plan(twin: Any) -> dict[str, str]:
     """Return the tensor-parallel plan that a module of transformers carries, empty for any other."""
-    plan = dict(getattr(getattr(twin, "config", None), "base_model_tp_plan", None) or {})
-    plan |= getattr(twin, "_tp_plan", None) or {}
+    plan = dict(told(told(twin, "config"), "base_model_tp_plan") or {})
+    plan |= told(twin, "_tp_plan") or {}
     return {str(k): v for k, v in plan.items() if isinstance(v, str)}
 
 
@@ -303,7 +303,7 @@ def _lists(twin: Any) -> dict[str, tuple[tuple[str, str], ...]]:
 def _attributes(twin: Any) -> dict[str, dict[str, Any]]:
     """Return plain attributes of every module; the whole module's configuration stands behind its own."""
     found = {path: _plain(vars(module)) for path, module in twin.named_modules()}
-    config = getattr(twin, "config", None)
+    config = told(twin, "config")
     return found | {"": _plain(getattr(config, "__dict__", {})) | found[""]}
 
 

@@ -1,5 +1,6 @@
 """What a graph read from code keeps of any module: parameters, causality, splits, streams, and its errors."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,9 +250,33 @@ def test_a_branch_on_values_is_refused_with_its_module() -> None:
     assert "inner" not in str(caught.value)
 
 
+class Guarded(nn.Linear):
+    """A layer whose configuration cannot be read."""
+
+    @property
+    def config(self) -> Any:
+        raise ValueError("locked")
+
+
+class Bounded(nn.Linear):
+    """A layer whose configuration says what it is given."""
+
+    def __init__(self, **said: Any) -> None:
+        super().__init__(4, 4)
+        self.config = SimpleNamespace(**said)
+
+
 @pytest.mark.parametrize(
     ("module", "example", "word"),
     [
+        (nn.Sequential(nn.LazyLinear(4)), (torch.zeros(2, 4),), "0.weight.*uninitialised.*try a forward"),
+        (nn.LazyBatchNorm1d(affine=False), (torch.zeros(2, 4),), "running_mean.*uninitialised"),
+        (nn.Linear(4, 4), (torch.zeros(0, 4),), r"example_inputs.*\(0, 4\) is empty.*one sample"),
+        (nn.Linear(4, 4), {"input": torch.zeros(2, 0, 4)}, r"\(2, 0, 4\) is empty"),
+        (Guarded(4, 4), (torch.zeros(2, 4),), "Guarded.*config fails.*ValueError: locked.*try"),
+        (nn.Sequential(Guarded(4, 4)), (torch.zeros(2, 4),), "Guarded.*config fails"),
+        (Bounded(vocab_size=9, max_position_embeddings=-5), None, "max_position_embeddings is -5.*positive"),
+        (Bounded(max_position_embeddings="x"), (torch.zeros(2, 4),), "max_position_embeddings is 'x'"),
         (nn.Linear(4, 4), (torch.zeros(2, 5),), "fails on the example inputs"),
         (nn.Linear(4, 4), 7, "an? int is no input"),
         (nn.Linear(4, 4), None, "no config"),
