@@ -40,13 +40,15 @@ CAUSES = (
     "optimizer",
     "fixed",
 )
-"""Where a step's time goes, on the critical rank; communication counts only as far as it is exposed."""
+"""Where a step's time goes, told for the busiest rank: the rest until the last rank ends is its bubble.
+
+Communication counts only as far as it is exposed."""
 
 ROUNDING = 1e-12
 """Waiting below this share of a step is the rounding of sums."""
 
 HIDDEN = (*LAYER_CAUSES, "parameter_gather", "gradient_reduction")
-"""Communication of a step that runs beside compute, on the critical rank."""
+"""Communication of a step that runs beside compute, on the busiest rank."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,8 @@ def _time(
     update = np.einsum("brk,bk->br", kinds, tables.optimizer_s[rows])
     last = (update + early).argmax(axis=1)
 
-    on_rank = np.take_along_axis(layers, rank[:, None, None, None], axis=1)[:, 0]
+    told = instant.busy_s.argmax(axis=1)
+    on_rank = np.take_along_axis(layers, told[:, None, None, None], axis=1)[:, 0]
     kinds_on_rank = on_rank.sum(axis=-1)
     ahead = m * np.einsum("bk,bkp->pb", kinds_on_rank, tables.forward_parts[rows])
     back = m * np.einsum("bkm,bkmp->pb", on_rank, tables.backward_parts[rows])
@@ -205,7 +208,7 @@ def _time(
     end, end_instant = _pick(times.end_s, rank), _pick(instant.end_s, rank)
     own["parameter_gather"] = own["parameter_gather"] + _pick(early, last)
     own["gradient_reduction"] = own["gradient_reduction"] + _pick(late, rank)
-    waited = end_instant - _pick(instant.busy_s, rank)
+    waited = end_instant - _pick(instant.busy_s, told)
     spent = own | {
         "bubble": np.where(waited > ROUNDING * end, waited, 0.0),
         "pipeline_transfer": end - end_instant + 2 * m * schedule.vpp * tables.pass_s[rows],
