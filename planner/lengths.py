@@ -26,7 +26,12 @@ def stream_lengths(model: ModelGraph, job: Job) -> Mapping[str, Lengths]:
 
 def sample_tokens(model: ModelGraph, job: Job) -> int:
     """Return the tokens of a sample: those of the main stream and, in an encoder-decoder, the target's."""
-    return main_length(model, job) + (_target(job) if _follows(model, "target") else 0)
+    return main_length(model, job) + target_length(model, job)
+
+
+def target_length(model: ModelGraph, job: Job) -> int:
+    """Return the tokens of an encoder-decoder's target; 0 where a model has none."""
+    return _target(job) if _follows(model, "target") else 0
 
 
 def sample_shape(model: ModelGraph, job: Job, kind: LayerKind, element_bytes: float = 2) -> Shape:

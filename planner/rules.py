@@ -12,7 +12,7 @@ from meshwright.costmodels.schedule import names
 from meshwright.costmodels.strategy import OFFLOADS, ON_NVME, WEIGHTS_AWAY
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice
-from meshwright.planner.lengths import main_length, stream_lengths
+from meshwright.planner.lengths import main_length, stream_lengths, target_length
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.pricing import loss_name
@@ -59,13 +59,23 @@ def check_problem(problem: Problem) -> None:
         raise MeshwrightError(
             f"target: {target.name} ({target.title}) cannot train this: {'; '.join(lacking)}"
         )
-    limit = problem.model.max_sequence_length
-    learned = problem.model.attributes.get("positions") == "learned"
-    if learned and limit is not None and problem.job.sequence_length > limit:
-        raise MeshwrightError(
-            f"sequence_length: {problem.job.sequence_length} exceeds the {limit} learned positions of "
-            f"{problem.model.name}"
-        )
+    _check_positions(problem)
+
+
+def _check_positions(problem: Problem) -> None:
+    """Refuse lengths beyond learned positions, of the main stream and of an encoder-decoder's target."""
+    model, job = problem.model, problem.job
+    if model.attributes.get("positions") != "learned":
+        return
+    for name, length, limit in (
+        ("sequence_length", job.sequence_length, model.max_sequence_length),
+        ("target_length", target_length(model, job), model.attributes.get("target_positions")),
+    ):
+        if isinstance(limit, int) and length > limit:
+            given = "" if getattr(job, name) else " (as long as the source, for it is not given)"
+            raise MeshwrightError(
+                f"{name}: {length}{given} exceeds the {limit} learned positions of {model.name}"
+            )
 
 
 def rules(problem: Problem) -> tuple[Rule, ...]:
@@ -163,7 +173,7 @@ def _model_rules(problem: Problem) -> tuple[Rule, ...]:
         Rule(
             "tp within the vocabulary",
             "each tensor rank holds a row of the vocabulary",
-            lambda m: m.tp <= problem.model.vocab_size,
+            lambda m: (m.tp <= problem.model.vocab_size) | (problem.model.vocab_size == 0),
         ),
         Rule(
             "sequence parallelism divides the length",

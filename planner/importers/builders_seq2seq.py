@@ -112,10 +112,17 @@ def _sizes(spec: Seq2SeqSpec) -> dict[str, int | float | str | bool | None]:
         "vocab": spec.vocab,
         "gated": spec.gated,
         "positions": "relative" if spec.buckets else "learned",
+        "target_positions": _target_positions(spec),
         "tied": spec.tied,
         "encoder_layers": spec.encoder_layers,
         "decoder_layers": spec.decoder_layers,
     }
+
+
+def _target_positions(spec: Seq2SeqSpec) -> int | None:
+    """Return the target tokens that the positions allow: Whisper's decoder has a table of its own length."""
+    own = spec.target_rows != spec.source_rows
+    return spec.target_rows if own else spec.max_sequence_length
 
 
 def encoder_decoder(config: Config, name: str) -> ModelGraph:

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers", reason="reads the framework's
 
 from meshwright import MeshwrightError, from_module, load_model, solve  # noqa: E402  # after the skip
 from meshwright.costmodels.attention import Attention  # noqa: E402
-from meshwright.costmodels.layer import saved_bytes  # noqa: E402
+from meshwright.costmodels.recompute import saved_bytes  # noqa: E402
 from meshwright.costmodels.work import Shape  # noqa: E402
 from meshwright.planner.graph import ModelGraph  # noqa: E402
 
@@ -265,3 +265,22 @@ def test_the_module_stays_as_it_is() -> None:
 def test_no_inputs_and_no_config_is_told() -> None:
     with pytest.raises(MeshwrightError, match="example_inputs"):
         from_module(torch.nn.Linear(2, 2))
+
+
+def test_a_module_without_a_vocabulary_has_a_plan() -> None:
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
+
+        def forward(self, x: Any) -> Any:
+            return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+    with torch.device("meta"):
+        module = torch.nn.Sequential(*(Block() for _ in range(4)), torch.nn.Linear(64, 8))
+        graph = from_module(module, (torch.zeros(1, 128, 64),))
+    assert graph.vocab_size == 0
+    found = solve(graph, "dgx-h100:1", {"sequence_length": 128, "global_batch_size": 16})
+    assert found.status == "OPTIMAL"
+    assert found.record is not None
+    assert "tp within the vocabulary" not in found.record.discarded

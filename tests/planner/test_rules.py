@@ -15,7 +15,7 @@ from meshwright.planner.meshes import one_mesh
 from meshwright.planner.pins import read_pins
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import check_mesh, check_problem, legal, rules, violations
-from meshwright.planner.space import enumerate_meshes
+from meshwright.planner.space import enumerate_meshes, space
 from tests.planner.emit.cases import cluster, model
 
 GOOD: dict[str, Any] = {
@@ -148,6 +148,39 @@ def test_learned_positions_limit_the_length() -> None:
     with pytest.raises(MeshwrightError, match="exceeds the 1024 learned positions"):
         check_problem(Problem(gpt2, cluster("dgx-h100:2"), job))
     check_problem(Problem(gpt2, cluster("dgx-h100:2"), replace(job, sequence_length=1024)))
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "most"), [("BART-large.json", 1024, 1024), ("whisper-large-v3", 1500, 448)]
+)
+def test_learned_positions_limit_the_target(name: str, source: int, most: int) -> None:
+    graph = load_model(str(MIXTRAL.with_name(name)) if name.endswith("json") else name)
+
+    def check(target: int | None, source: int = source) -> None:
+        job = Job(global_batch_size=128, sequence_length=source, target_length=target)
+        check_problem(Problem(graph, cluster("dgx-h100:2"), job))
+
+    check(most)
+    check(None, source=most)
+    with pytest.raises(MeshwrightError, match=f"target_length: {most + 1} exceeds the {most} learned"):
+        check(most + 1)
+    if source > most:
+        with pytest.raises(
+            MeshwrightError, match=f"target_length: {source} .*not given.* exceeds the {most}"
+        ):
+            check(None)
+
+
+def test_relative_positions_limit_no_target() -> None:
+    graph = load_model(str(MIXTRAL.with_name("T5-v1.1-XXL.json")))
+    job = Job(global_batch_size=128, sequence_length=512, target_length=65536)
+    check_problem(Problem(graph, cluster("dgx-h100:2"), job))
+
+
+def test_without_a_vocabulary_no_degree_is_too_wide_for_it() -> None:
+    problem = replace(_problem(), base=replace(model(), vocab_size=0))
+    check_mesh(problem, one_mesh(**GOOD))
+    assert len(space(problem)[0]) == len(space(_problem())[0])
 
 
 def test_key_value_heads_may_be_replicated() -> None:
