@@ -115,7 +115,7 @@ def launchable(draw, *targets):
         dp=dp,
         micro_batch_size=micro,
         zero_stage=draw(st.sampled_from(sorted(stages))),
-        recompute=draw(st.sampled_from(sorted(target.recompute))),
+        recompute=draw(st.sampled_from(sorted(target.recompute - {"moe"}))),  # no experts here
     )
 
 

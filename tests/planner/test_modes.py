@@ -57,7 +57,7 @@ def test_offloading_is_no_remedy_without_a_host_link() -> None:
 
 def test_experts_are_run_again_only_where_some_layer_has_them() -> None:
     check_modes(problem("mixtral-8x7b"), {"moe"})
-    with pytest.raises(MeshwrightError, match="no layer of .* has experts"):
+    with pytest.raises(MeshwrightError, match="no layer of"):
         demand(problem(pins={"recompute": "moe"}))
 
 
