@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.row_fields import problem_of
 from meshwright.hardware.errors import MeshwrightError
 
 BUILT_IN: Final = Path(__file__).parent / "data" / "train.jsonl.xz"
-OUTCOMES: Final = ("ok", "oom")
 TRUSTED: Final = ("A", "B")
 COUNTERS: Final = ("nvidia-smi", "allocated", "active", "reserved")
 """What may have counted a peak of memory: all of the device, or what PyTorch's allocator tells."""
@@ -109,29 +109,6 @@ class Row:
         return None if self.extra is None else self.extra.get(name)
 
 
-COUNTS: Final = (
-    "layers",
-    "hidden",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "ffn_hidden",
-    "vocab",
-    "seq_len",
-    "num_gpus",
-    "gpus_per_node",
-    "dp",
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "vpp",
-    "micro_batch",
-    "grad_accum",
-    "global_batch",
-    "lora",
-)
-AMOUNTS: Final = ("params_b", "step_time_s", "peak_memory_gib")
 REQUIRED: Final = ("id", "family", "source", "ref", "model_name", "framework", "outcome")
 _KNOWN: Final = frozenset(f.name for f in fields(Row))
 
@@ -142,7 +119,7 @@ def row_from(values: Mapping[str, Any], where: str = "row") -> Row:
     Raises
     ------
     RowError
-        If a field is unknown, missing, or its value out of range.
+        If a field is unknown or missing, or its value of another type, out of range or no known word.
     """
     for name in values:
         if name not in _KNOWN:
@@ -150,23 +127,10 @@ def row_from(values: Mapping[str, Any], where: str = "row") -> Row:
     for name in REQUIRED:
         if not isinstance(values.get(name), str):
             raise RowError(f"{where}: {name} is {values.get(name)!r}; a text is required")
-    for name in (*COUNTS, *AMOUNTS):
-        _check_number(name, values.get(name), where)
-    if values["outcome"] not in OUTCOMES:
-        raise RowError(f"{where}: outcome is {values['outcome']!r}; allowed: {', '.join(OUTCOMES)}")
-    for name in ("moe", "extra"):
-        if not isinstance(values.get(name), Mapping | None):
-            raise RowError(f"{where}: {name} is {values[name]!r}; an object or null is expected")
+    problem = problem_of(Row, values)
+    if problem:
+        raise RowError(f"{where}: {problem}")
     return Row(**values)
-
-
-def _check_number(name: str, value: object, where: str) -> None:
-    kinds = int if name in COUNTS else int | float
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < 10**12:
-        what = "positive integer" if name in COUNTS else "positive number"
-        raise RowError(f"{where}: {name} is {value!r}; a {what} or null is expected")
 
 
 def read_rows(path: Path = BUILT_IN) -> tuple[Row, ...]:
@@ -191,8 +155,8 @@ def read_rows(path: Path = BUILT_IN) -> tuple[Row, ...]:
 def _parse(line: str, where: str) -> Row:
     try:
         values = json.loads(line)
-    except ValueError as error:
-        raise RowError(f"{where}: not JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise RowError(f"{where}: not JSON that can be read ({error}); one object a line") from error
     if not isinstance(values, dict):
         raise RowError(f"{where}: a JSON object is expected")
     return row_from(values, where)

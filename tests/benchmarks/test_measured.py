@@ -1,9 +1,11 @@
 """Published runs become plans that say what their rows print, and batches do not change prices."""
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import Field, fields, replace
 from math import isfinite, prod
 from pathlib import Path
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from benchmarks import measured, row_settings
 from benchmarks.measured_prices import Priced, express, price_rows
 from benchmarks.row_cluster import MACHINES, cluster_of, most_cubic, network_bytes_per_s
+from benchmarks.row_fields import CHOICES, WORDS
 from benchmarks.row_model import NotExpressibleError, graph_of
 from benchmarks.row_strategy import micro_batches_of
 from benchmarks.rows import BUILT_IN, Row, RowError, features, read_rows, row_from
@@ -50,7 +53,25 @@ def test_the_data_holds_what_its_page_says() -> None:
         ({"step_time_s": -1.0}, "step_time_s is -1.0"),
         ({"outcome": "crash"}, "outcome is 'crash'; allowed: ok, oom"),
         ({"ref": None}, "ref is None"),
-        ({"moe": "8x7B"}, "moe is '8x7B'"),
+        ({"moe": "8x7B"}, "moe is '8x7B'; allowed: object or null"),
+        ({"extra": [1]}, "extra is [1]; allowed: object or null"),
+        ({"accelerator": ["x"]}, "accelerator is ['x']; allowed: text or null"),
+        ({"precision": 5}, "precision is 5; allowed: text or null"),
+        ({"year": "2024"}, "year is '2024'; allowed: positive integer or null"),
+        ({"layers": 24.5}, "layers is 24.5; allowed: positive integer or null"),
+        ({"params_b": float("nan")}, "params_b is nan; allowed: positive number or null"),
+        ({"notes": None}, "notes is None; allowed: text"),
+        ({"flash_attention": "yes"}, "flash_attention is 'yes'; allowed: true or false or null"),
+        ({"flash_attention": 1}, "flash_attention is 1; allowed: true or false"),
+        ({"recompute": {}}, "recompute is {}; allowed: text or null"),
+        ({"recompute": "some"}, "recompute is 'some'; allowed: null or a text that begins with none, full"),
+        ({"tuning": "prompt"}, "tuning is 'prompt'"),
+        ({"offload": "moon"}, "offload is 'moon'"),
+        ({"schedule": "spiral"}, "schedule is 'spiral'"),
+        ({"trust": "D"}, "trust is 'D'; allowed: A, B, C"),
+        ({"extra": {"recipe": 3}}, "extra: recipe is 3; allowed: text"),
+        ({"extra": {"recompute_modules": [1]}}, "extra: recompute_modules is [1]; allowed: list of texts"),
+        ({"extra": {"cpu_offloading_num_layers": "2"}}, "extra: cpu_offloading_num_layers is '2'"),
     ],
 )
 def test_a_wrong_row_is_refused_by_name(change: dict[str, object], said: str) -> None:
@@ -60,7 +81,26 @@ def test_a_wrong_row_is_refused_by_name(change: dict[str, object], said: str) ->
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "not JSON"), ("[]", "object is expected")])
+@pytest.mark.parametrize("field", fields(Row), ids=lambda field: field.name)
+@pytest.mark.parametrize("value", [[3], True, "?", -1, 2.5, {"a": 1}], ids=repr)
+def test_a_field_holds_what_its_type_says_or_is_refused(field: Field[object], value: object) -> None:
+    hint = get_type_hints(Row)[field.name]
+    kinds = [get_origin(kind) or kind for kind in (get_args(hint) or (hint,))]
+    legal = type(value) in kinds or (isinstance(value, dict) and Mapping in kinds)
+    values = {"id": "a", "family": "f", "source": "s", "ref": "r", "model_name": "m", "framework": "x"}
+    try:
+        row = row_from(values | {"outcome": "ok", field.name: value})
+    except RowError as error:
+        assert f"{field.name} is" in str(error)
+        assert not legal or value == -1 or field.name in (*WORDS, *CHOICES)
+    else:
+        assert legal
+        assert getattr(row, field.name) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "not JSON"), ("[]", "object is expected"), ("[" * 100_000, "not JSON")]
+)
 def test_a_wrong_line_is_told_with_its_number(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(f"\n{text}\n", encoding="utf-8")

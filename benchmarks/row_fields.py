@@ -1,0 +1,115 @@
+"""What the fields of a row may hold: checked by the types of the dataclass, and by the words of settings.
+
+Words are checked by how they begin: sources add remarks behind ("1f1b, non-uniform stages").
+"""
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
+
+LARGEST: Final = 10**12
+"""Above any size or count of a run; larger is a slip of the pen."""
+
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "tuning": ("full", "lora", "qlora", "adapter"),
+    "offload": ("none", "cpu", "checkpoints", "optimizer"),
+    "schedule": ("none", "1f1b", "interleaved", "zb", "dualpipe"),
+    "recompute": ("none", "full", "selective"),
+}
+"""How a setting's text may begin."""
+
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"outcome": ("ok", "oom"), "trust": ("A", "B", "C")}
+"""Texts that stand alone."""
+
+
+class Kind(NamedTuple):
+    """The types that a value may have, in Python and in words."""
+
+    types: tuple[type, ...]
+    words: str
+
+
+KINDS: Final[Mapping[Any, Kind]] = {
+    str: Kind((str,), "text"),
+    bool: Kind((bool,), "true or false"),
+    int: Kind((int,), "positive integer"),
+    float: Kind((int, float), "positive number"),
+    list: Kind((list,), "list of texts"),
+    Mapping: Kind((Mapping,), "object"),
+}
+"""By the type in the dataclass; whole numbers may stand for floating ones, truth values for none."""
+
+STATED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "recipe": (str,),
+    "precision_label": (str,),
+    "cuda_graph_impl": (str,),
+    "cuda_graph_scope": (list, str),
+    "moe_flex_dispatcher_backend": (str,),
+    "recompute_modules": (list,),
+    "recompute_num_layers": (int,),
+    "cpu_offloading_num_layers": (int,),
+    "model_parallel_size": (int,),
+}
+"""Types of the entries of ``extra`` that are read; others are free."""
+
+
+def problem_of(row_type: type, values: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the first wrong field, named with its value and what is allowed, or None.
+
+    Parameters
+    ----------
+    row_type
+        A dataclass; its annotations say what each field may hold. ``int`` and ``float`` are positive.
+    values
+        Fields by name; all of them known to the dataclass.
+    """
+    for name, hint in get_type_hints(row_type).items():
+        value = values.get(name)
+        kinds, optional = _kinds(hint)
+        if value is None and (optional or name not in values):
+            continue
+        problem = _wrong_type(name, value, kinds, optional) or _wrong_word(name, value)
+        if problem:
+            return problem
+    return _wrong_stated(values.get("extra") or {})
+
+
+def _kinds(hint: Any) -> tuple[tuple[Any, ...], bool]:
+    """Return the keys of :data:`KINDS` that a type hint names, and whether None is one of its types."""
+    members = get_args(hint) if type(None) in get_args(hint) else (hint,)
+    plain = tuple(Mapping if "Mapping" in str(m) else m for m in members if m is not type(None))
+    return plain, type(None) in members
+
+
+def _wrong_type(name: str, value: object, kinds: tuple[Any, ...], optional: bool) -> str | None:
+    if any(_is(value, kind) for kind in kinds):
+        return None
+    words = " or ".join(KINDS[kind].words for kind in kinds)
+    return f"{name} is {reprlib.repr(value)}; allowed: {words}{' or null' if optional else ''}"
+
+
+def _is(value: object, kind: Any) -> bool:
+    """Return whether a value is of a kind, and positive if it is a number."""
+    if (isinstance(value, bool) and kind is not bool) or not isinstance(value, KINDS[kind].types):
+        return False
+    if isinstance(value, list):
+        return all(isinstance(item, str) for item in value)
+    return not isinstance(value, int | float) or isinstance(value, bool) or 0 < value < LARGEST
+
+
+def _wrong_word(name: str, value: object) -> str | None:
+    if name in CHOICES and value not in CHOICES[name]:
+        return f"{name} is {reprlib.repr(value)}; allowed: {', '.join(CHOICES[name])}"
+    if name in WORDS and not str(value).lower().startswith(WORDS[name]):
+        allowed = f"null or a text that begins with {', '.join(WORDS[name])}"
+        return f"{name} is {reprlib.repr(value)}; allowed: {allowed}"
+    return None
+
+
+def _wrong_stated(extra: Mapping[str, Any]) -> str | None:
+    wrong = (
+        _wrong_type(f"extra: {name}", extra[name], kinds, True)
+        for name, kinds in STATED.items()
+        if extra.get(name) is not None
+    )
+    return next((problem for problem in wrong if problem), None)
