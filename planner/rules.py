@@ -27,11 +27,20 @@ MOST_MICROBATCHES = 8192
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: ``allows`` returns a mask over meshes, ``says`` explains what it asks for."""
+    """A rule: ``allows`` returns a mask over meshes, ``says`` explains what it asks for.
+
+    ``why`` adds what is wrong with one mesh that breaks it, where ``says`` cannot know that.
+    """
 
     name: str
     says: str
     allows: Callable[[Meshes], BoolArray]
+    why: Callable[[Meshes], str | None] = lambda mesh: None
+
+    def told(self, mesh: Meshes) -> str:
+        """Return the name, what the rule asks for, and what of the one mesh does not comply."""
+        why = self.why(mesh)
+        return f"{self.name}: {self.says}" + (f" ({why})" if why else "")
 
 
 def check_problem(problem: Problem) -> None:
@@ -236,6 +245,7 @@ def _context_rules(problem: Problem) -> tuple[Rule, ...]:
             "ulysses divides cp",
             "ulysses is a part of cp",
             lambda m: m.cp % m.ulysses == 0,
+            lambda m: f"ulysses {m.ulysses[0]} does not divide cp {m.cp[0]}",
         ),
     )
 
@@ -319,12 +329,12 @@ def _schedule_rules(problem: Problem) -> tuple[Rule, ...]:
     single = [SCHEDULES.index(name) for name in ("1f1b", "gpipe")]
 
     def runs(m: Meshes) -> BoolArray:
-        columns = (m.schedule_code, m.pp, m.vpp, m.num_microbatches)
-        sizes = tuple(int(c.max(initial=0)) + 1 for c in columns)
-        few, back = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
-        keys = zip(*np.unravel_index(few, sizes), strict=True)
-        passes = [schedule_legal(SCHEDULES[n], int(p), int(v), int(b)) is None for n, p, v, b in keys]
-        return np.array(passes, dtype=np.bool_)[back.reshape(-1)]
+        # Numbered first: the values themselves may be so large that their product has no room.
+        values, codes = zip(*(np.unique(c, return_inverse=True) for c in _pipeline(m)), strict=True)
+        sizes = tuple(map(len, values))
+        few, back = np.unique(np.ravel_multi_index(codes, sizes), return_inverse=True)
+        keys = zip(*(v[i] for v, i in zip(values, np.unravel_index(few, sizes), strict=True)), strict=True)
+        return np.array([_objection(*key) is None for key in keys], dtype=np.bool_)[back.reshape(-1)]
 
     return (
         Rule(
@@ -341,8 +351,25 @@ def _schedule_rules(problem: Problem) -> tuple[Rule, ...]:
             "interleaving needs micro-batches that are a multiple of pp",
             lambda m: (m.schedule_code != loop) | (m.num_microbatches % m.pp == 0) | partial,
         ),
-        Rule("schedule runs", "the schedule can run with these pp, vpp and micro-batches", runs),
+        Rule(
+            "schedule runs",
+            "the schedule can run with these pp, vpp and micro-batches",
+            runs,
+            lambda m: _objection(*(c[0] for c in _pipeline(m))),
+        ),
     )
+
+
+def _pipeline(m: Meshes) -> tuple[IntArray, ...]:
+    """Return the columns on which it depends whether a schedule runs."""
+    return m.schedule_code, m.pp, m.vpp, m.num_microbatches
+
+
+def _objection(code: int, pp: int, vpp: int, passes: int) -> str | None:
+    """Return why a schedule cannot run, or None."""
+    name = SCHEDULES[code]
+    reason = schedule_legal(name, int(pp), int(vpp), int(passes))
+    return None if reason is None else f"{name}: {reason}"
 
 
 def _target_rules(problem: Problem) -> tuple[Rule, ...]:
@@ -522,5 +549,5 @@ def check_mesh(problem: Problem, mesh: Meshes) -> None:
     """
     broken = [rule for rule in rules(problem) if not rule.allows(mesh)[0]]
     if broken:
-        told = "; ".join(f"{rule.name}: {rule.says}" for rule in broken)
+        told = "; ".join(rule.told(mesh) for rule in broken)
         raise MeshwrightError(f"strategy ({mesh.describe(0)}): {told}")

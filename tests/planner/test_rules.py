@@ -47,7 +47,7 @@ BROKEN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"tp": 200_000}, {}, "tp within the vocabulary"),
     ({"tp": 1, "dp": 8}, {}, "sequence parallelism divides the length"),
     ({}, {"sequence_length": 8191}, "sequence parallelism divides the length"),
-    ({"pp": 35}, {}, "a layer for each chunk: pp x vpp is at most 34 layers"),
+    ({"pp": 35}, {}, "a layer for each chunk: pp x vpp is at most 34"),
     ({}, {"target": "deepspeed"}, "target tensor"),
     ({}, {"target": "deepspeed"}, "target pipeline"),
     ({}, {"target": "fsdp"}, "target sequence parallelism"),
@@ -55,6 +55,12 @@ BROKEN: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"zero_stage": 3}, {}, "ZeRO with a pipeline"),
     ({"schedule": "gpipe"}, {"target": "deepspeed"}, "target schedule"),
     ({"vpp": 2}, {}, "interleaving: "),
+    ({"schedule": "zbv"}, {}, "pp, vpp and micro-batches (zbv: vpp = 1: V-shaped, needs exactly 2 chunks"),
+    (
+        {"pp": 2_000_000_000, "vpp": 2_000_000_000},
+        {},
+        "a layer for each chunk: pp x vpp is at most 34 layers",
+    ),
     ({"schedule": "interleaved"}, {}, "interleaving: "),
     (
         {
@@ -200,6 +206,7 @@ def _wide(**job: Any) -> Problem:
 
 
 WIDE_BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"ulysses": 4}, "ulysses divides cp: ulysses is a part of cp (ulysses 4 does not divide cp 2)"),
     ({"cp": 3}, "cp divides the length: 2 x cp divides 8192 tokens"),
     ({"ulysses": 3}, "ulysses divides cp"),
     ({"cp": 32, "ulysses": 32}, "tp x ulysses divides attention heads"),
