@@ -9,6 +9,7 @@ import json
 from typing import Any, Final
 
 from meshwright.costmodels.profile import find_profile
+from meshwright.planner.emit.adapters import tuning_notes
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 
@@ -52,10 +53,7 @@ def to_json(data: dict[str, Any]) -> str:
 def script_notes(problem: Problem, plan: Plan) -> list[str]:
     """Return what the script must do under any framework, one line each."""
     notes = [f"Feed sequences of {plan.sequence_length} tokens, {plan.micro_batch_size} a pass and device."]
-    if plan.tuning != "full":
-        notes.append(
-            f"Train what the plan says, `{plan.tuning}`: the script freezes weights and adds adapters."
-        )
+    notes += tuning_notes(plan)
     if plan.precision in DTYPE:
         notes.append(f"Load the model in {DTYPE[plan.precision]}: this recipe keeps no fp32 copy.")
     if plan.precision == "tf32":

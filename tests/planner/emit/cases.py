@@ -40,6 +40,7 @@ GOLDEN = {
     "deepspeed-16": ("deepspeed", "dgx-h100:2", FULL_ZERO3),
     "deepspeed-8": ("deepspeed", "dgx-h100:1", {"zero_stage": 2, "micro_batch_size": 2}),
     "fsdp-16": ("fsdp", "dgx-h100:2", FULL_ZERO3),
+    "fsdp-qlora-8": ("fsdp", "dgx-h100:1", {**FULL_ZERO3, "job": {"tuning": "qlora:r=64"}}),
     "megatron-16": ("megatron", "dgx-h100:2", {"tp": 4, "pp": 2, "vpp": 2, "recompute": "full"}),
     "torchtitan-16": (
         "torchtitan",
