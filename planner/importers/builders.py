@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.builders_audio import AUDIO_LANGUAGE, audio_language
-from meshwright.planner.importers.builders_contrastive import TEXT_TOWERS, contrastive
+from meshwright.planner.importers.builders_contrastive import CONTRASTIVE_FAMILIES, contrastive
 from meshwright.planner.importers.builders_encoder import encoder
 from meshwright.planner.importers.builders_mllama import mllama
 from meshwright.planner.importers.builders_seq2seq import encoder_decoder
@@ -23,7 +23,7 @@ BUILDERS: Final[Mapping[str, Builder]] = {
     **dict.fromkeys(ENCODER_FAMILIES, encoder),
     **dict.fromkeys(SEQ2SEQ_FAMILIES, encoder_decoder),
     **dict.fromkeys(HEADS, vision_model),
-    **dict.fromkeys(TEXT_TOWERS, contrastive),
+    **dict.fromkeys(CONTRASTIVE_FAMILIES, contrastive),
     **dict.fromkeys(VISION_LANGUAGE, vision_language),
     "mllama": mllama,
     **dict.fromkeys(AUDIO_LANGUAGE, audio_language),

@@ -49,9 +49,34 @@ def _text(hidden: int, ffn: int, heads: int, vocab: int, length: int) -> dict[st
     }
 
 
-TEXT_TOWERS: Final[Mapping[str, Mapping[str, Rule]]] = {
-    "clip": _text(512, 2048, 8, 49408, 77),
-    "siglip": _text(768, 3072, 12, 32000, 64),
+@dataclass(frozen=True, slots=True)
+class ContrastiveFamily:
+    """How a pair of towers is read.
+
+    Attributes
+    ----------
+    block_class
+        Class of a block in transformers.
+    text
+        Rules of the text side.
+    causal
+        Whether a text token sees only those before it.
+    projection
+        Reads the width that both sides are projected to; None: the image tower pools by attention instead,
+        and the text is projected to ``projection_size``, its own width by default, with a bias.
+    """
+
+    block_class: str
+    text: Mapping[str, Rule]
+    causal: bool
+    projection: Rule | None
+
+
+CONTRASTIVE_FAMILIES: Final[Mapping[str, ContrastiveFamily]] = {
+    "clip": ContrastiveFamily(
+        "CLIPEncoderLayer", _text(512, 2048, 8, 49408, 77), True, size("projection_dim", default=512)
+    ),
+    "siglip": ContrastiveFamily("SiglipEncoderLayer", _text(768, 3072, 12, 32000, 64), False, None),
 }
 
 
@@ -87,7 +112,7 @@ def contrastive(config: Config, name: str) -> ModelGraph:
         A value is not allowed.
     """
     model_type = config.model_type
-    clip = model_type == "clip"
+    family = CONTRASTIVE_FAMILIES[model_type]
     image, text = (part(config, f"{p}_config", f"{model_type}_{p}_model") for p in ("vision", "text"))
     # Files of 2022 repeat what was given to the class in *_config_dict, and it wins.
     image, text = (
@@ -95,18 +120,18 @@ def contrastive(config: Config, name: str) -> ModelGraph:
         for p, c in (("vision", image), ("text", text))
     )
     vision = read_tower(image, f"{model_type}_vision_model")
-    words = TextTowerSpec(**read_fields(text, TEXT_TOWERS[model_type]))
-    projection = size("projection_dim", default=512)(Reading(config)) if clip else None
-    # CLIP: projection and temperature; SigLIP: a projection with bias, temperature and bias.
-    width = size("projection_size", default=words.hidden)(Reading(text)) if projection is None else projection
+    words = TextTowerSpec(**read_fields(text, family.text))
+    projection = family.projection and family.projection(Reading(config))
+    # A projection and a temperature; or a projection with bias, temperature and bias.
+    width = projection or size("projection_size", default=words.hidden)(Reading(text))
     head: tuple[Operator, ...] = (
         norm("final_norm", words.hidden),
         Pointwise("pooling", "sequence", words.hidden, 0),
-        few_tokens("projection", words.hidden * width + (1 if clip else width + 2)),
+        few_tokens("projection", words.hidden * width + (1 if projection else width + 2)),
     )
     image_head = _image_head(image, vision, projection)
     patches, blocks = tower(vision, PATCHES, "vision")
-    embedding, text_blocks = _text_segments(words, causal=clip)
+    embedding, text_blocks = _text_segments(words, causal=family.causal)
     segments = (
         patches,
         blocks,
@@ -130,7 +155,7 @@ def contrastive(config: Config, name: str) -> ModelGraph:
         hidden_size=words.hidden,
         vocab_size=words.vocab,
         max_sequence_length=words.positions,
-        block_class="CLIPEncoderLayer" if clip else "SiglipEncoderLayer",
+        block_class=family.block_class,
         streams=(TEXT_ALONE, *streams(vision, vision.patches, 1.0)),
         notes=(*assumptions(image, image.model_type), *assumptions(text, text.model_type)),
         attributes={

@@ -75,12 +75,13 @@ HEADS: Final[Mapping[str, Head]] = {
     "ForMaskedLM": _masked,
     "LMHeadModel": _masked,
     "ForCausalLM": _masked,
-    "ForPreTraining": _pretraining,
     "Model": _pooled,
     "ForSequenceClassification": _classifier,
     "ForTokenClassification": _token_classifier,
 }
-"""Heads by the ending of the class's name."""
+"""Heads by the ending of the class's name; ``ForPreTraining`` is the family's own."""
+PRETRAINING: Final[Mapping[str, Head]] = {"masked": _pretraining, "discriminator": _discriminator}
+"""Heads of ``ForPreTraining`` by what the family says."""
 
 
 def _block(spec: EncoderSpec, window: int | None, *, first_norm: bool) -> BlockSpec:
@@ -115,9 +116,7 @@ def encoder(config: Config, name: str) -> ModelGraph:
     model_type = config.model_type or "bert"
     family = ENCODER_FAMILIES[model_type]
     spec = EncoderSpec(**read_fields(config, family.rules))
-    table = dict(HEADS)
-    if model_type == "electra":
-        table["ForPreTraining"] = _discriminator
+    table = {**HEADS, "ForPreTraining": PRETRAINING[family.pretraining]}
     head_name = architecture(config, tuple(table), family.head)
     final = (norm("final_norm", spec.hidden, bias=spec.norm_bias),) if spec.final_norm else ()
     operators = (*final, *table[head_name](spec, labels(config)))

@@ -85,11 +85,25 @@ class EncoderSpec:
 
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
-    """How a ``model_type`` is read: its rules, its block's class and the head it is pre-trained with."""
+    """How a ``model_type`` is read.
+
+    Attributes
+    ----------
+    block_class
+        Class of a block in transformers.
+    rules
+        From the file's keys to the fields of :class:`EncoderSpec`.
+    head
+        Ending of the class that it is pre-trained with.
+    pretraining
+        What ``ForPreTraining`` adds: a language head beside the pooler and a next-sentence classifier
+        (``masked``), or a head that tells replaced tokens from original ones (``discriminator``).
+    """
 
     block_class: str
     rules: Mapping[str, Rule]
     head: str = "ForMaskedLM"
+    pretraining: Literal["masked", "discriminator"] = "masked"
 
 
 def _positions(length: int) -> dict[str, Rule]:
@@ -206,6 +220,7 @@ ENCODER_FAMILIES: Final[Mapping[str, EncoderFamily]] = {
             "second_bias": NO,
         },
         "ForPreTraining",
+        "discriminator",
     ),
     "mpnet": EncoderFamily(
         "MPNetLayer",
