@@ -62,7 +62,7 @@ def _no_mesh(problem: Problem, discarded: dict[str, int], expired: Callable[[], 
         message = f"no mesh satisfies every rule; forbidden by: {told}"
     else:
         rule, message = _no_degrees(problem)
-    return Infeasibility(rule, message, remedies=_working(problem, expired))
+    return Infeasibility(rule, message, remedies=_lifting(problem, expired))
 
 
 def _no_degrees(problem: Problem) -> tuple[str, str]:
@@ -179,9 +179,20 @@ def _light_plans(free: Field, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) 
 Remedy = tuple[str, Callable[[], Problem]]
 
 
+def _lifting(problem: Problem, expired: Callable[[], bool]) -> tuple[str, ...]:
+    """Return the remedies where no mesh passes the rules: what saves memory lifts none of them.
+
+    More nodes are tried only where dropping a restriction does not help: each try is a larger search.
+    """
+    return _helpful(_restrictions(problem), expired) or _helpful(_growth(problem, expired), expired)
+
+
 def _working(problem: Problem, expired: Callable[[], bool]) -> tuple[str, ...]:
     """Return the texts of those remedies under which a plan that fits was found."""
-    tried = _relaxations(problem, expired)
+    return _helpful(_relaxations(problem, expired), expired)
+
+
+def _helpful(tried: Iterator[Remedy], expired: Callable[[], bool]) -> tuple[str, ...]:
     return tuple(text for text, changed in tried if not expired() and fits(changed()))
 
 
@@ -202,6 +213,13 @@ def _fits(problem: Problem) -> bool:
 
 def _relaxations(problem: Problem, expired: Callable[[], bool]) -> Iterator[Remedy]:
     """Yield changes of the problem, one limit at a time."""
+    yield from _restrictions(problem)
+    yield from _lighter_jobs(problem)
+    yield from _growth(problem, expired)
+
+
+def _restrictions(problem: Problem) -> Iterator[Remedy]:
+    """Yield the problem without a pin, without its target, and with idle devices."""
     job = problem.job
     for name in job.choices:
         yield f"drop the pin on {name}", lambda name=name: unpinned(problem, name)  # type: ignore[misc]
@@ -209,7 +227,10 @@ def _relaxations(problem: Problem, expired: Callable[[], bool]) -> Iterator[Reme
         yield f"another target than {job.target}", lambda: replace(problem, job=replace(job, target="any"))
     if not job.allow_idle:
         yield "leave devices idle (--allow-idle)", lambda: replace(problem, job=replace(job, allow_idle=True))
-    yield from _lighter_jobs(problem)
+
+
+def _growth(problem: Problem, expired: Callable[[], bool]) -> Iterator[Remedy]:
+    """Yield the problem on as many more devices as it needs."""
     grown = None if expired() else _enough_nodes(problem, expired)
     if grown is not None:
         yield (

@@ -7,6 +7,7 @@ import pytest
 
 import meshwright
 from meshwright.hardware.catalogue import load_cluster
+from meshwright.planner import infeasible
 from meshwright.planner.choice import choice
 from meshwright.planner.infeasible import fits, grow, nearest_batches
 from meshwright.planner.problem import Problem
@@ -111,3 +112,16 @@ def test_a_grown_cluster_has_as_many_times_the_devices(name: str) -> None:
 def test_sequences_beyond_the_positions_are_remarked() -> None:
     told = meshwright.estimate("llama-2-7b", "dgx-h100", SMALL | {"sequence_length": 8192}, {"tp": 8})
     assert any("exceed the 4096 positions" in note for note in told.notes)
+
+
+def test_where_no_mesh_passes_only_what_restricts_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither larger clusters nor what saves memory can lift a rule that a pin breaks."""
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("not to be searched")
+
+    monkeypatch.setattr(infeasible, "grow", never)
+    monkeypatch.setattr(infeasible, "_lighter_jobs", never)
+    found = why(problem(pins={"offload": "parameters", "zero_stage": 0}))
+    assert found.rule == "offloaded states are split"
+    assert found.remedies == ("drop the pin on offload", "drop the pin on zero_stage")
