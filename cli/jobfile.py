@@ -13,6 +13,7 @@ from meshwright.hardware.files import read_yaml
 from meshwright.planner.choice import Choice
 from meshwright.planner.job import batch_sequences
 from meshwright.planner.pins import both, read_pins
+from meshwright.planner.plan import RECOMPUTE_MODES
 
 FLAG_NAMES: Final = {
     "global_batch_size": "--global-batch",
@@ -38,6 +39,11 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _number(value: Any) -> Any:
+    """Return anything but true and false, which are no numbers, as it is."""
+    return str(value) if isinstance(value, bool) else value
+
+
 def _listed(value: Any) -> Any:
     """Return the items of ``a,b,c``."""
     return [item.strip() for item in value.split(",")] if isinstance(value, str) else value
@@ -45,7 +51,7 @@ def _listed(value: Any) -> Any:
 
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**15)]
 Name = Annotated[str, Field(min_length=1, max_length=4096)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
 
 
 class _Schema(BaseModel):
@@ -75,7 +81,23 @@ class StrategySchema(_Schema):
     schedule: Name | None = None
     placement: Annotated[tuple[Name, ...], BeforeValidator(_listed)] | None = None
     recompute: Name | tuple[Name, ...] | dict[str | int, Name] | None = None
-    layers_per_stage: Annotated[tuple[Count, ...], BeforeValidator(_listed)] | None = None
+    layers_per_stage: Annotated[tuple[Count, ...], BeforeValidator(_listed), Field(min_length=1)] | None = (
+        None
+    )
+
+
+_RULES: Final = "rules are expected: a mapping such as {tp: 4}, or a list such as ['tp<=8']"
+_EXPECTED: Final = {
+    "pins": _RULES,
+    "limits": _RULES,
+    "tuning": "text such as lora:r=16, or a mapping such as {kind: lora, r: 16}, is expected",
+    "strategy": f"a mapping is expected, with keys of {', '.join(StrategySchema.model_fields)}",
+    "recompute": f"a mode ({', '.join(RECOMPUTE_MODES)}), one for each layer, ranges such as "
+    "{0-15: full}, or every-N:MODE is expected",
+    "placement": "the dimensions, innermost first, are expected: tp,cp,dp,pp",
+    "layers_per_stage": "the layers of each chunk are expected, whole numbers of at least 1: 7,8,8,7",
+}
+"""What fields of several kinds take."""
 
 
 class JobSchema(_Schema):
@@ -91,12 +113,12 @@ class JobSchema(_Schema):
     precision: Name | None = None
     optimizer: Name | None = None
     tuning: Name | dict[str, Any] | None = None
-    expert_load: Annotated[float, Field(ge=1, le=10**6)] | None = None
+    expert_load: Annotated[float, BeforeValidator(_number), Field(ge=1, le=10**6)] | None = None
     mtp: Annotated[bool, Field(strict=True)] | None = None
     target: Name | None = None
     profile: Name | None = None
     loss: Name | None = None
-    headroom: Annotated[float, Field(ge=0, lt=1)] | None = None
+    headroom: Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)] | None = None
     tokens: Count | None = None
     pins: dict[str, Any] | list[str] = Field(default_factory=dict)
     limits: dict[str, Any] | list[str] = Field(default_factory=dict)
@@ -183,7 +205,10 @@ def _together(parts: list[dict[str, Choice]]) -> dict[str, Choice]:
 def _explain(error: ValidationError, path: str | None) -> str:
     """Return one sentence for the first problem that pydantic found."""
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"][:1] + first["loc"][1:2])
+    loc = first["loc"]
+    # What follows a field's name are pydantic's own names of the kinds that it tried.
+    fields = loc[:2] if loc[0] == "strategy" and loc[1:2] and str(loc[1]) != "StrategySchema" else loc[:1]
+    key = ".".join(map(str, fields))
     if first["type"] == "extra_forbidden":
         schema = StrategySchema if first["loc"][0] == "strategy" else JobSchema
         near = get_close_matches(str(first["loc"][-1]), schema.model_fields, n=1, cutoff=0.5)
@@ -191,7 +216,8 @@ def _explain(error: ValidationError, path: str | None) -> str:
         return f"{_where(path, key)} is not a key of a job file; {hint}"
     shown = repr(first["input"])
     shown = shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
-    return f"{_where(path, key)} is {shown}; {first['msg'][:1].lower()}{first['msg'][1:]}"
+    wanted = _EXPECTED.get(str(fields[-1])) or first["msg"][:1].lower() + first["msg"][1:]
+    return f"{_where(path, key)} is {shown}; {wanted}"
 
 
 def _where(path: str | None, key: str) -> str:
