@@ -98,6 +98,7 @@ def _as_data(summary: "ModelSummary") -> dict[str, Any]:
         "parameters": graph.parameters,
         "active_parameters": graph.active_parameters,
         "mtp_parameters": graph.mtp_parameters,
+        "mtp_included": graph.mtp_included,
         "sequence_length": summary.sequence_length,
         "flash_attention": summary.flash_attention,
         "forward_flops_per_token": summary.forward_flops_per_token,
@@ -148,7 +149,8 @@ def _parameters(graph: "ModelGraph") -> str:
     if graph.active_parameters < graph.parameters:
         words += f", {graph.active_parameters:,} active"
     if graph.mtp_parameters:
-        words += f", {graph.mtp_parameters:,} more for multi-token prediction"
+        relation = "of them" if graph.mtp_included else "more"
+        words += f", {graph.mtp_parameters:,} {relation} for multi-token prediction"
     return words
 
 

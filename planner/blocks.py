@@ -155,6 +155,7 @@ def decoder_graph(
         max_sequence_length=spec.max_sequence_length,
         block_class=block_class,
         notes=notes,
-        mtp_parameters=0 if further is None or mtp else spec.mtp_layers * further.parameters(),
+        mtp_parameters=0 if further is None else spec.mtp_layers * further.parameters(),
+        mtp_included=bool(added),
         attributes=attributes(spec),
     )

@@ -77,6 +77,8 @@ class ModelGraph:
         The stream that cross attention reads, None without one.
     mtp_parameters
         Parameters of multi-token-prediction layers that the file names and the framework's class leaves out.
+    mtp_included
+        Whether those layers are among the layers, and their parameters among ``parameters``.
     """
 
     name: str
@@ -93,6 +95,7 @@ class ModelGraph:
     streams: tuple[Stream, ...] = ()
     context: str | None = None
     mtp_parameters: int = 0
+    mtp_included: bool = False
     attributes: dict[str, int | float | str | bool | None] = field(default_factory=dict, compare=False)
 
     @property

@@ -99,7 +99,7 @@ class Problem:
         work = job if isinstance(job, Job) else Job.from_mapping(job)
         graph = model if isinstance(model, ModelGraph) else load_model(str(model), mtp=work.mtp)
         check_lengths(graph, work)
-        if work.mtp and graph.mtp_parameters:
+        if work.mtp and graph.mtp_parameters and not graph.mtp_included:
             raise MeshwrightError(
                 f"mtp: the graph of {graph.name} was built without its multi-token-prediction layers; give "
                 "the model by name or path, or build it with load_model(..., mtp=True)"

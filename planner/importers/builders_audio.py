@@ -157,6 +157,7 @@ def audio_language(config: Config, name: str, *, mtp: bool = False) -> ModelGrap
         max_sequence_length=text.max_sequence_length,
         block_class=text.block_class,
         mtp_parameters=text.mtp_parameters,
+        mtp_included=text.mtp_included,
         streams=(
             Stream(FRAMES, "image", 2.0 * merge),
             Stream(AUDIO, "image", float(merge), tokens),

@@ -125,6 +125,7 @@ def vision_language(config: Config, name: str, *, mtp: bool = False) -> ModelGra
         block_class=family.block_class or text.block_class,
         streams=(*streams(vision, tokens, merge), IMAGE),
         mtp_parameters=text.mtp_parameters,
+        mtp_included=text.mtp_included,
         notes=(*assumptions(vision_config, str(vision_config.values["model_type"])), *text.notes),
         attributes={
             **text.attributes,

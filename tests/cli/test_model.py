@@ -68,7 +68,11 @@ def test_experts_and_what_a_token_visits_of_them_are_told() -> None:
     assert data["mtp_parameters"] > 11e9
     more = json.loads(run("deepseek-v3", "--json", "--mtp"))
     assert more["parameters"] == data["parameters"] + data["mtp_parameters"]
-    assert more["mtp_parameters"] == 0
+    assert more["mtp_parameters"] == data["mtp_parameters"]
+    assert (data["mtp_included"], more["mtp_included"]) == (False, True)
+    for option, word in (((), "more"), (("--mtp",), "of them")):
+        page = " ".join(run("deepseek-v3", *option).split())
+        assert f"{data['mtp_parameters']:,} {word} for multi-token prediction" in page
 
 
 def test_images_are_counted_where_they_are_given() -> None:

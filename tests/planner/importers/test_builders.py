@@ -221,7 +221,8 @@ def test_prediction_layers_of_the_text_part_stand_before_the_head() -> None:
     sizes = json.loads((PRESETS / "deepseek-v3.json").read_text())
     values = {"model_type": "llava", "text_config": sizes | {"num_hidden_layers": 4}}
     apart, built = (model_from_config(Config("test", values), "m", mtp=mtp) for mtp in (False, True))
-    assert apart.mtp_parameters > 0 == built.mtp_parameters
+    assert apart.mtp_parameters == built.mtp_parameters > 0
+    assert built.mtp_included > apart.mtp_included
     assert built.parameters == apart.parameters + apart.mtp_parameters
     assert kinds_in_order(built)[-2:] == ["mtp", "head"]
     assert not any("none were added" in note for note in built.notes)

@@ -47,7 +47,8 @@ def test_every_file_is_in_the_index() -> None:
 )
 def test_layers_of_multi_token_prediction_are_counted_apart(file: str, billions: float | None) -> None:
     apart, built = load_model(FILES / file), load_model(FILES / file, mtp=True)
-    assert apart.mtp_parameters > 0 == built.mtp_parameters
+    assert apart.mtp_parameters == built.mtp_parameters > 0
+    assert built.mtp_included > apart.mtp_included
     assert built.parameters == apart.parameters + apart.mtp_parameters
     assert built.num_layers == apart.num_layers + 1
     assert built.kinds[built.layer_kinds[-2]].name == "mtp"
