@@ -11,6 +11,13 @@ SCHEDULE_HELP = (
 )
 """Every schedule; written out, for reading their table would load numpy for a page of help."""
 
+PRECISION_HELP = (
+    "bf16 (the default), fp16, pure-bf16, bf16-8bit, fp32, tf32, fp8, fp8-current, fp8-weights, fp8-block, "
+    "mxfp8, mxfp8-weights or nvfp4."
+)
+OPTIMIZER_HELP = "adamw (the default), adam, momentum, sgd, lion, adamw-8bit, adamw-bf16, adafactor or muon."
+"""Every recipe and every optimizer, written out for the same reason."""
+
 JobFile = Annotated[
     Path | None,
     typer.Argument(metavar="JOB.YAML", help="Job file; flags override what it says.", show_default=False),
@@ -38,12 +45,12 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         metavar="P",
-        help="bf16 (the default), fp16, fp8, fp8-block, mxfp8, nvfp4, pure-bf16, bf16-8bit, fp32 or tf32.",
+        help=PRECISION_HELP,
     ),
 ]
 Optimizer = Annotated[
     str | None,
-    typer.Option("--optimizer", metavar="O", help="adamw (the default), adam, momentum or sgd."),
+    typer.Option("--optimizer", metavar="O", help=OPTIMIZER_HELP),
 ]
 Target = Annotated[
     str | None,

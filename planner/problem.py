@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import Optimizer, Precision, find_optimizer, find_precision
 from meshwright.costmodels.profile import Profile, find_profile
+from meshwright.costmodels.recompute import has_experts
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.spec import Cluster
 from meshwright.planner.choice import Choice
@@ -75,7 +76,14 @@ class Problem:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was assumed about the model and its lengths."""
-        return (*self.model.notes, *length_notes(self.model, self.job))
+        return (*self.model.notes, *length_notes(self.model, self.job), *self._idle_notes())
+
+    def _idle_notes(self) -> tuple[str, ...]:
+        """Return a note for what the job says about experts where no layer has any."""
+        load, name = self.job.expert_load, self.base.name
+        if load == 1 or any(map(has_experts, self.base.kinds)):
+            return ()
+        return (f"expert_load {load:g} has no effect: no layer of {name} has experts",)
 
     @classmethod
     def load(

@@ -3,13 +3,15 @@
 import json
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import meshwright
 from meshwright.cli.main import main
-from meshwright.cli.options import SCHEDULE_HELP
+from meshwright.cli.options import OPTIMIZER_HELP, PRECISION_HELP, SCHEDULE_HELP
+from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS
 from meshwright.costmodels.schedule import names
 from tests.cli.shell import JOB, run, shell
 
@@ -281,6 +283,12 @@ hardware no-such-thing
 model no-such-model
 slove
 """
+
+
+@pytest.mark.parametrize(("told", "registry"), [(PRECISION_HELP, PRECISIONS), (OPTIMIZER_HELP, OPTIMIZERS)])
+def test_help_names_every_recipe_and_optimizer(told: str, registry: Mapping[str, object]) -> None:
+    plain = told.replace(" (the default)", "").replace(" or ", ", ").removesuffix(".")
+    assert sorted(plain.split(", ")) == sorted(registry)
 
 
 @pytest.mark.parametrize("line", BAD.strip().splitlines())

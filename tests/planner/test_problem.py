@@ -24,6 +24,16 @@ def test_a_profile_of_the_job_replaces_the_targets() -> None:
     assert (problem.target.name, problem.profile.name) == ("any", "fsdp2")
 
 
+def test_a_load_of_experts_that_are_not_there_is_remarked() -> None:
+    def told(model: str, load: float) -> bool:
+        job = {"global_batch_size": 8, "sequence_length": 512, "expert_load": load}
+        return any("expert_load 3 has no effect" in n for n in Problem.load(model, "dgx-h100", job).notes)
+
+    assert told("llama-3.1-8b", 3)
+    assert not told("llama-3.1-8b", 1)
+    assert not told("mixtral-8x7b", 3)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("target", "megatrom"), ("profile", "quick"), ("precision", "bf61"), ("optimizer", "adamm")],
