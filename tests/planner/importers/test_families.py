@@ -350,6 +350,6 @@ def test_baichuan_positions_follow_the_key_that_13b_lacks() -> None:
 @pytest.mark.parametrize("values", [{}, {"num_experts_per_tok": None}])
 def test_deepseek_v2_without_experts_of_a_token_is_refused(values: dict[str, Any]) -> None:
     """Its class has no default: None reaches torch.topk, which takes integers alone."""
-    with pytest.raises(ModelConfigError, match="deepseek_v2.*missing: num_experts_per_tok"):
+    with pytest.raises(ModelConfigError, match=r"deepseek_v2.*missing: num_experts_per_tok"):
         graph_of({"model_type": "deepseek_v2", **values})
     assert graph_of({"model_type": "deepseek_v2", "num_experts_per_tok": 6}).parameters > 0
