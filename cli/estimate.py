@@ -23,6 +23,7 @@ _OF_PLAN: Final = (
     "image_tokens",
     "tuning",
     "expert_load",
+    "headroom",
     "global_batch_size",
     "precision",
     "optimizer",

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import DECISIONS, Choice
 from meshwright.planner.pins import read_pins
+from meshwright.planner.plan import HEADROOM
 from meshwright.planner.tuning import Tuning, read_tuning
 
 _OPTIONAL_COUNTS = ("tokens", "target_length", "image_tokens")
@@ -68,7 +69,7 @@ class Job:
     target: str = "any"
     profile: str | None = None
     loss: str | None = None
-    headroom: float = 0.04
+    headroom: float = HEADROOM
     tokens: int | None = None
     choices: Mapping[str, Choice] = field(default_factory=dict)
     allow_idle: bool = False

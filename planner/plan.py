@@ -16,6 +16,9 @@ PLACEMENTS = tuple(("tp", *rest) for rest in permutations(("cp", "dp", "pp")))
 KV_EXCHANGES = ("ring", "all_gather")
 """How context ranks see each other's keys and values: passed round a ring, or gathered first."""
 
+HEADROOM = 0.04
+"""The headroom where nobody asks for another, and of plans that do not record it."""
+
 
 def full_placement(names: Sequence[str]) -> tuple[str, ...]:
     """Return an order of all four dimensions: where ``cp`` is not named it lies next to ``tp``."""
@@ -47,6 +50,8 @@ class Plan:
         Lengths of the job beside ``sequence_length``, None where the model has no such stream.
     expert_load
         Rows of the busiest expert rank over the mean that the plan was priced with.
+    headroom
+        Fraction of a device's usable memory that the plan was asked to leave free.
     tp, cp, pp, dp, vpp
         Tensor, context, pipeline and data degree, and chunks (virtual stages) per pipeline rank.
     dp_replicate
@@ -86,6 +91,7 @@ class Plan:
     loss: str
     tuning: str = "full"
     expert_load: float = 1.0
+    headroom: float = HEADROOM
     target: str
     profile: str
     tp: int
@@ -149,13 +155,13 @@ class Plan:
             raise MeshwrightError(
                 f"plan: schema_version {version!r} is not 1 to {SCHEMA_VERSION}; plan again"
             )
-        data = _upgraded(data) if version == 1 else data
+        data = _upgraded(data) if version == 1 else {"headroom": HEADROOM, **data}
         wanted = {f.name for f in fields(cls)}
         given = set(data) - {"schema_version"}
         for name in sorted(wanted ^ given):
             raise MeshwrightError(f"plan: field {name!r} is {'missing' if name in wanted else 'unknown'}")
         _check_types(data)
-        values = {k: data[k] for k in wanted} | {"expert_load": float(data["expert_load"])}
+        values = {k: data[k] for k in wanted} | {k: float(data[k]) for k in ("expert_load", "headroom")}
         chunks = tuple(Chunk(**c) for c in data["chunks"])
         lists = {"placement": tuple(data["placement"]), "recompute": tuple(data["recompute"])}
         return cls(**{**values, **lists, "chunks": chunks})
@@ -203,8 +209,10 @@ def _check_types(data: Mapping[str, Any]) -> None:
                     f"plan: {name} is {value!r}; a whole number of at least {least} is expected"
                 )
         elif f.type is float:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 1e6:
-                raise MeshwrightError(f"plan: {name} is {value!r}; a number of at least 1 is expected")
+            least, end = (0, 1) if name == "headroom" else (1, 1e6)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < end:
+                told = f"a number from {least} to below {end:g} is expected"
+                raise MeshwrightError(f"plan: {name} is {value!r}; {told}")
         elif f.type in (str, bool):
             if not isinstance(value, f.type):
                 raise MeshwrightError(

@@ -150,6 +150,7 @@ def plan_from(
         precision=job.precision,
         optimizer=job.optimizer,
         loss=loss_name(problem),
+        headroom=float(job.headroom),
         target=job.target,
         profile=problem.profile.name,
         chunks=chunks,

@@ -195,6 +195,16 @@ def test_estimate_of_adapters_says_how_much_is_trained(tmp_path: Path) -> None:
     assert "trained" not in run("estimate", *JOB, "--zero", "3").stdout
 
 
+def test_a_plan_keeps_its_headroom_and_a_flag_gives_another(tmp_path: Path) -> None:
+    tight = json.loads(run("estimate", *JOB, "--zero", "3", "--headroom", "0", "--json").stdout)
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(tight["plan"]))
+    again = json.loads(run("estimate", "--plan", str(plan), "--json").stdout)
+    assert again["usable_bytes"] == tight["usable_bytes"] == tight["capacity_bytes"]
+    other = json.loads(run("estimate", "--plan", str(plan), "--headroom", "0.5", "--json").stdout)
+    assert other["usable_bytes"] == tight["capacity_bytes"] / 2
+
+
 def test_the_help_of_schedules_names_them_all() -> None:
     words = set(re.findall(r"\w+", SCHEDULE_HELP))
     assert set(names()) <= words

@@ -64,6 +64,9 @@ MALFORMED = [
     ({"target_length": 0}, "target_length is 0"),
     ({"image_tokens": "many"}, "image_tokens"),
     ({"expert_load": 0.5}, "expert_load is 0.5"),
+    ({"headroom": 1}, "headroom is 1; a number from 0 to below 1"),
+    ({"headroom": -0.1}, "headroom is -0.1"),
+    ({"headroom": True}, "headroom is True"),
     ({"kv_exchange": "mesh"}, "kv_exchange is 'mesh'; ring or all_gather"),
     ({"offload": "disk"}, "offload is 'disk'"),
     ({"tuning": None}, "tuning is None"),
@@ -88,12 +91,19 @@ def test_a_malformed_plan_is_refused_by_name(changes: dict[str, Any], told: str)
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("name", sorted(set(_data()) - {"schema_version"}))
+@pytest.mark.parametrize("name", sorted(set(_data()) - {"schema_version", "headroom"}))
 def test_a_missing_field_is_named(name: str) -> None:
     data = _data()
     del data[name]
     with pytest.raises(MeshwrightError, match=f"'{name}' is missing"):
         Plan.from_dict(data)
+
+
+def test_a_plan_without_its_headroom_has_the_usual_one() -> None:
+    data = _data(headroom=0.1)
+    assert Plan.from_dict(data).headroom == 0.1
+    del data["headroom"]
+    assert Plan.from_dict(data).headroom == 0.04
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '"plan"', "[" * 100_000])
@@ -125,7 +135,7 @@ def test_placements_that_are_none_are_refused(placement: list[Any]) -> None:
 
 
 LATER = ("cp", "dp_replicate", "ep", "etp", "hpz", "ulysses", "kv_exchange", "offload", "tuning")
-LATER += ("expert_load", "target_length", "image_tokens")
+LATER += ("expert_load", "target_length", "image_tokens", "headroom")
 
 
 @pytest.mark.parametrize("placement", ["tp,dp,pp", "tp,pp,dp"])
