@@ -84,8 +84,9 @@ def _kinds(hint: Any) -> tuple[tuple[Any, ...], bool]:
 def _wrong_type(name: str, value: object, kinds: tuple[Any, ...], optional: bool) -> str | None:
     if any(_is(value, kind) for kind in kinds):
         return None
-    words = " or ".join(KINDS[kind].words for kind in kinds)
-    return f"{name} is {reprlib.repr(value)}; allowed: {words}{' or null' if optional else ''}"
+    words = " or ".join([*(KINDS[kind].words for kind in kinds), *(["null"] if optional else [])])
+    below = f" (below {LARGEST:,})" if isinstance(value, int | float) and value >= LARGEST else ""
+    return f"{name} is {reprlib.repr(value)}; allowed: {words}{below}"
 
 
 def _is(value: object, kind: Any) -> bool:

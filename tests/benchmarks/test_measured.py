@@ -60,6 +60,7 @@ def test_the_data_holds_what_its_page_says() -> None:
         ({"year": "2024"}, "year is '2024'; allowed: positive integer or null"),
         ({"layers": 24.5}, "layers is 24.5; allowed: positive integer or null"),
         ({"params_b": float("nan")}, "params_b is nan; allowed: positive number or null"),
+        ({"tp": 10**12}, "tp is 1000000000000; allowed: positive integer or null (below 1,000,000,000,000)"),
         ({"notes": None}, "notes is None; allowed: text"),
         ({"flash_attention": "yes"}, "flash_attention is 'yes'; allowed: true or false or null"),
         ({"flash_attention": 1}, "flash_attention is 1; allowed: true or false"),
