@@ -259,6 +259,8 @@ def _record(record: SearchRecord, runtime_s: float) -> list[str]:
         f"{plural(record.solved, 'mesh')} solved with {plural(record.cuts, 'lazy cut')} in "
         f"{seconds(runtime_s)}; integer scaling errs by at most {percent(record.integer_error, 4)}; {again}"
     )
+    if record.left_out:
+        lines.append(f"not searched unless pinned: {'; '.join(record.left_out)}")
     return lines
 
 

@@ -124,7 +124,10 @@ class Infeasibility:
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """How the search went: the figures behind the proof."""
+    """How the search went: the figures behind the proof.
+
+    ``left_out`` tells what was not searched, for the job does not name it.
+    """
 
     meshes: int
     discarded: Mapping[str, int]
@@ -133,6 +136,7 @@ class SearchRecord:
     integer_error: float
     deterministic: bool
     reproducible: bool
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

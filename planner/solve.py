@@ -15,6 +15,7 @@ from meshwright.planner.events import SearchEvent
 from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
 from meshwright.planner.infeasible import explain
+from meshwright.planner.left_out import left_out
 from meshwright.planner.pricing import price_plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Result, SearchRecord, Status
@@ -91,7 +92,7 @@ def solve_problem(
         state = search(f, expired, progress)
     found = break_ties(f, state)
     if found is None:
-        return _without_plan(f, state, started, expired)
+        return _without_plan(problem, f, state, started, expired)
     best = price_plan(problem, expand(f, found))
     bound = min(state.bound, best.step_time_s)
     status: Status = "OPTIMAL" if bound >= best.step_time_s * (1 - PROOF_GAP) else "FEASIBLE"
@@ -103,7 +104,7 @@ def solve_problem(
         estimate=best,
         alternatives=find_alternatives(f, best, alternatives, expired) if alternatives else (),
         binding=binding(replace(f, problem=problem), best),
-        record=_record(f, state),
+        record=_record(problem, f, state),
         notes=notes,
         runtime_s=time.perf_counter() - started,
     )
@@ -126,7 +127,9 @@ def _check_call(time_limit_s: float | None, alternatives: int) -> None:
         raise MeshwrightError(f"alternatives: {alternatives!r} is not a whole number of at least 0")
 
 
-def _without_plan(f: Field, state: State, started: float, expired: Callable[[], bool]) -> Result:
+def _without_plan(
+    problem: Problem, f: Field, state: State, started: float, expired: Callable[[], bool]
+) -> Result:
     """Return that nothing fits, or that the limit came before a plan."""
     status: Status = "INFEASIBLE" if state.proven else "UNKNOWN"
     least = float(np.min(f.bounds, initial=np.inf))
@@ -136,13 +139,13 @@ def _without_plan(f: Field, state: State, started: float, expired: Callable[[], 
         lower_bound_s=least if np.isfinite(least) and status == "UNKNOWN" else None,
         plan=None,
         infeasibility=explain(f, expired) if status == "INFEASIBLE" else None,
-        record=_record(f, state),
+        record=_record(problem, f, state),
         notes=f.problem.notes,
         runtime_s=time.perf_counter() - started,
     )
 
 
-def _record(f: Field, state: State) -> SearchRecord:
+def _record(problem: Problem, f: Field, state: State) -> SearchRecord:
     """Return the figures behind the proof."""
     from meshwright.planner.cpsat.scaling import RESOLUTION
 
@@ -154,4 +157,5 @@ def _record(f: Field, state: State) -> SearchRecord:
         integer_error=1 / RESOLUTION,
         deterministic=True,
         reproducible=not state.expired,
+        left_out=left_out(problem, f.problem),
     )

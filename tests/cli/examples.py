@@ -90,7 +90,16 @@ def result() -> Result:
         estimate=best,
         alternatives=(Alternative(other, 0.1, "a longer bubble", proven=True),),
         binding=("memory of stage 0: 16.00 GiB are left",),
-        record=SearchRecord(1234, {"cannot fit": 1000, "cannot win": 200}, 34, 1, 1e-6, True, True),
+        record=SearchRecord(
+            1234,
+            {"cannot fit": 1000, "cannot win": 200},
+            34,
+            1,
+            1e-6,
+            True,
+            True,
+            ("the schedule gpipe", "etp of 3"),
+        ),
         notes=("found fast",),
     )
 

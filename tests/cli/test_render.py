@@ -63,6 +63,7 @@ def test_result_says_what_was_found_and_proves_it() -> None:
     assert "1,000 by 'cannot fit' and 200 by 'cannot win'" in proof
     assert "34 meshes solved with 1 lazy cut in 1.500 s" in proof
     assert "the same input gives the same plan" in proof
+    assert "not searched unless pinned: the schedule gpipe; etp of 3" in proof
     assert "16.00 GiB are left" in section(text, "What binds")
     assert "tp2 pp4 dp2 mb2 z1 11.000 s 10.0 % 60.00 a longer bubble" in section(
         text, "Alternatives (≤ where the best of a mesh is not proven)"
