@@ -39,9 +39,9 @@ from meshwright.hardware.errors import MeshwrightError
 
 T = TypeVar("T")
 
-VOTE: Final = 15.0
+VOTE: Final = 6.0
 """Weight of a family against the prior: an error of :data:`~benchmarks.fit.BEND` in all of a family's runs
-weighs as much as one constant 3.9 of its widths away."""
+weighs as much as one constant 2.4 of its widths away."""
 FELT: Final = 0.002
 """Change of a run's time by one width of a constant from which the run tells about it."""
 DIFFERENCE: Final = 0.5
