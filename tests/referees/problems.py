@@ -139,6 +139,6 @@ def with_memory(problem: Problem, usable: float, host_share: float | None = None
     device = replace(problem.cluster.accelerator, memory_bytes=usable / (1 - problem.job.headroom))
     host = None if host_share is None else host_share * problem.cluster.devices_per_host
     cluster = replace(problem.cluster, accelerator=device, host_memory_bytes=host)
-    changed = Problem(problem.model, cluster, problem.job)
+    changed = Problem(problem.base, cluster, problem.job)
     changed.__dict__.update(profile=problem.profile, target=problem.target)
     return changed

@@ -1,4 +1,7 @@
-"""Small problems of the wide decisions: experts, context parallelism, copies of shards, offloading."""
+"""Small problems of the wide decisions: experts, context parallelism, copies of shards, offloading.
+
+They are trained with several optimizers, whole or by adapters: no decision, but every bound sees it.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -13,6 +16,7 @@ from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.pins import read_pins
 from meshwright.planner.problem import Problem
+from meshwright.planner.tuning import Tuning, read_tuning
 from tests.referees.problems import machine, with_profile
 
 PLAIN: dict[str, Any] = {"schedule": "1f1b", "sequence_parallel": True}
@@ -56,7 +60,7 @@ def experts_or_not(rng: np.random.Generator, blocks: int) -> ModelGraph:
 
 def wide_problem(seed: int, blocks: int = 3) -> Problem:
     """Return a small problem without a limit on memory; seeds run through all :data:`PINS`."""
-    rng = np.random.default_rng(seed)
+    rng, recipe = np.random.default_rng(seed), np.random.default_rng(1000 + seed)
     devices = DEVICES[int(rng.integers(len(DEVICES)))]
     job = Job(
         global_batch_size=int(rng.choice((2, 4))),
@@ -64,6 +68,8 @@ def wide_problem(seed: int, blocks: int = 3) -> Problem:
         headroom=0.0,
         choices=read_pins(PINS[seed % len(PINS)]),
         expert_load=float(rng.choice((1.0, 1.5))),
+        optimizer=str(recipe.choice(("adamw", "muon", "lion", "adafactor"))),
+        tuning=Tuning() if recipe.integers(3) else read_tuning("lora:r=4"),
     )
     problem = Problem(experts_or_not(rng, blocks), machine(rng, devices), job)
     return with_profile(
