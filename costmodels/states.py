@@ -165,6 +165,8 @@ def _bytes(
         kept = np.where(stage == 3, 0.0 if not setting.profile.working_copy else 1 / p.shards, 1.0)
         low = np.minimum(cost.low_parameters[..., p.index], p.parameters)
         still = p.frozen_bytes / np.where(stage == 3, p.shards, 1)
+        if not setting.profile.working_copy:  # gathered weights that stay have their shard beside them
+            still = still + np.where((stage == 2) & (p.shards > 1), p.frozen_bytes / p.shards, 0.0)
         nothing = np.zeros_like(still)
         total = total + trained + StateBytes(extra * low * kept + still, nothing, nothing, nothing)
     return _placed(s, total, places[0].weight_bytes + places[0].frozen_bytes)

@@ -16,6 +16,8 @@ from meshwright.costmodels.tables import build_tables
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import group_span
 from meshwright.planner.importers import load_model
+from meshwright.planner.tuned import tuned
+from meshwright.planner.tuning import read_tuning
 from tests.costmodels.cases import make_setting, make_strategies
 
 DENSE = make_setting(cluster="dgx-h100:8")
@@ -98,6 +100,21 @@ def test_muon_deals_each_rank_the_matrices_of_its_own_shard():
     plain = build_tables(MOE, make_strategies(dp=8, ep=8, zero_stage=1)).optimizer_s[0, EXPERTS]
     assert plain < few
     assert many < few
+
+
+def test_gathered_frozen_weights_that_stay_have_their_shard_beside_them():
+    """FSDP keeps sharded and gathered storage apart; a stack with a working copy has the whole alone."""
+    kinds = tuned(load_model("llama-3.2-1b"), read_tuning("lora:r=4")).kinds
+    for profile, copies in (("fsdp2", 1 + 1 / 4), ("generic", 1)):
+        base = make_setting(cluster="dgx-h100:1", profile=profile)
+        adapted = replace(base, kinds=tuple(adapt(k, base.profile, find_loss("full")) for k in kinds))
+        two, three = (
+            build_tables(adapted, make_strategies(dp=4, zero_stage=z)).states.weights[0, 1] for z in (2, 3)
+        )
+        frozen = sum(2 * op.parameters() for op in kinds[1].operators if not op.trained)
+        trained = sum(2 * op.parameters() for op in kinds[1].operators if op.trained)
+        assert two == pytest.approx(frozen * copies + trained)
+        assert three == pytest.approx(frozen / 4 + trained / 4 * (profile == "generic"))
 
 
 # Where folded groups lie -----------------------------------------------------------------------------------
