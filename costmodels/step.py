@@ -197,7 +197,9 @@ def _time(
     update = np.einsum("brk,bk->br", kinds, tables.optimizer_s[rows])
     last = (update + early).argmax(axis=1)
 
-    told = instant.busy_s.argmax(axis=1)
+    end, end_instant = _pick(times.end_s, rank), _pick(instant.end_s, rank)
+    busiest = instant.busy_s.argmax(axis=1)  # it may end after the rank that the step waits for
+    told = np.where(_pick(instant.busy_s, busiest) <= end_instant, busiest, rank)
     on_rank = np.take_along_axis(layers, told[:, None, None, None], axis=1)[:, 0]
     kinds_on_rank = on_rank.sum(axis=-1)
     ahead = m * np.einsum("bk,bkp->pb", kinds_on_rank, tables.forward_parts[rows])
@@ -205,7 +207,6 @@ def _time(
     own = dict.fromkeys((*FORWARD, *BACKWARD), np.zeros(len(rows)))
     for name, seconds in (*zip(FORWARD, ahead, strict=True), *zip(BACKWARD, back, strict=True)):
         own[name] = own[name] + seconds
-    end, end_instant = _pick(times.end_s, rank), _pick(instant.end_s, rank)
     own["parameter_gather"] = own["parameter_gather"] + _pick(early, last)
     own["gradient_reduction"] = own["gradient_reduction"] + _pick(late, rank)
     waited = end_instant - _pick(instant.busy_s, told)

@@ -188,6 +188,14 @@ def test_one_device_takes_the_time_of_its_layers(setting, micro, zero, m):
 
 @some
 @given(plans())
+def test_a_step_takes_as_long_however_finely_it_is_told(plan):
+    setting, strategies, counts = plan
+    fine, coarse = (price(setting, strategies, counts, detail=d).step_time_s for d in (True, False))
+    assert fine.tolist() == pytest.approx(coarse.tolist(), rel=1e-9)
+
+
+@some
+@given(plans())
 def test_without_a_pipeline_each_micro_batch_adds_the_same_time(plan):
     setting, strategies, counts = plan
     alone = changed(strategies, pp=1, vpp=1, pipeline_stride=1, data_stride=strategies.tp[0])
