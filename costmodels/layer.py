@@ -16,7 +16,7 @@ from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.collectives import collective_time, dispatch_time
 from meshwright.costmodels.fusion import unfused
 from meshwright.costmodels.moe import Exchange, ExpertGemm
-from meshwright.costmodels.operators import Gemm, LayerKind, Operator
+from meshwright.costmodels.operators import Gemm, LayerKind, Operator, Product
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.precision import Precision
 from meshwright.costmodels.profile import Profile
@@ -177,7 +177,7 @@ def _pass(
         seconds[op.name] = total_time(works, rates, profile, backward) + _cast_time(
             op, shape, rates, backward
         )
-        if isinstance(op, Gemm | ExpertGemm) and op.stored_bytes is not None:
+        if isinstance(op, Product) and op.stored_bytes is not None:
             expansion = total_time(tuple(w for w in works if w.kernel == "memory"), rates, profile)
             seconds[op.name] = seconds[op.name] + expansion * (1 / profile.expand_fraction - 1)
         if isinstance(op, Exchange):
@@ -216,10 +216,10 @@ def _cast_time(op: Operator, shape: Shape, rates: DeviceRates, backward: bool) -
     (:meth:`~meshwright.costmodels.precision.Precision.cast_bytes`). Weights are cast once a step, which is
     left out, and so are kernels that fuse the cast into the norm before.
     """
-    if not isinstance(op, Gemm | ExpertGemm) or not op.low_precision or rates.low_peak_flops_per_s is None:
+    if not isinstance(op, Product) or not op.low_precision or rates.low_peak_flops_per_s is None:
         return np.float64(0.0)
     n, k = op.local_dims(shape)
-    groups = op.local_experts(shape) if isinstance(op, ExpertGemm) else 1
+    groups = op.groups(shape)
     elements = groups * op.rows(shape) * (n if backward else k)
     moved = elements * shape.cast_bytes
     return moved / (rates.memory_bytes_per_s * rates.memory_fraction) + rates.kernel_launch_s
@@ -254,7 +254,7 @@ def _parameters(kind: LayerKind, shape: Shape) -> dict[str, Num]:
         else:
             width = shape.element_bytes if op.stored_bytes is None else op.stored_bytes
             frozen[place] = frozen[place] + own * width
-        if isinstance(op, Gemm | ExpertGemm) and op.low_precision:
+        if isinstance(op, Product) and op.low_precision:
             low[place] = low[place] + own
     return {"parameters": _stack(trained), "frozen_bytes": _stack(frozen), "low_parameters": _stack(low)}
 

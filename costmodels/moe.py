@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from meshwright.costmodels.arrays import Num
-from meshwright.costmodels.operators import Part, gemm_work
+from meshwright.costmodels.operators import Part, Product, gemm_work
 from meshwright.costmodels.work import ONE_KERNEL, Chain, Shape, Traffic, Work
 
 
@@ -163,7 +163,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertGemm:
+class ExpertGemm(Product):
     """The products of all experts on a rank, one grouped kernel (``groups`` = local experts).
 
     Attributes
@@ -219,51 +219,13 @@ class ExpertGemm:
         n, k = self.local_dims(shape)
         return self.local_experts(shape) * n * (k + self.bias)
 
-    def _product(self, shape: Shape, m: Num, n: Num, k: Num, *, weight_gradient: bool = False) -> Work:
-        return gemm_work(
-            m,
-            n,
-            k,
-            shape.element_bytes,
-            groups=self.local_experts(shape),
-            operand_bytes=shape.product_bytes,
-            low_precision=self.low_precision,
-            weight_gradient=weight_gradient,
-        )
+    def groups(self, shape: Shape) -> Num:
+        """Return the experts on one rank: one product each."""
+        return self.local_experts(shape)
 
     def rows(self, shape: Shape) -> Num:
         """Return the rows of one expert in the mean."""
         return expert_rows(shape, self.topk) / self.local_experts(shape)
-
-    def _expansion(self, shape: Shape) -> tuple[Work, ...]:
-        if self.stored_bytes is None:
-            return ()
-        n, k = self.local_dims(shape)
-        weights = self.local_experts(shape) * n * k
-        return (Work("memory", 0.0, weights * (self.stored_bytes + shape.element_bytes)),)
-
-    def forward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return one grouped product."""
-        n, k = self.local_dims(shape)
-        return *self._expansion(shape), self._product(shape, self.rows(shape), n, k)
-
-    def backward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the grouped products for the gradients of input and weights."""
-        n, k = self.local_dims(shape)
-        m = self.rows(shape)
-        inward = (*self._expansion(shape), self._product(shape, m, k, n))
-        if not self.trained:
-            return inward
-        return *inward, self._product(shape, k, n, m, weight_gradient=True)
-
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: :class:`Exchange` carries a layer's collectives."""
-        return (), ()
-
-    def saved_bytes(self, shape: Shape) -> Num:
-        """Return the bytes of the output if it is kept."""
-        n, _ = self.local_dims(shape)
-        return self.saves_output * expert_rows(shape, self.topk) * n * shape.element_bytes
 
 
 @dataclass(frozen=True, slots=True)

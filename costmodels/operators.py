@@ -151,8 +151,77 @@ def gemm_work(
     )
 
 
+class Product:
+    """What products of tokens with weights have in common, one by one (:class:`Gemm`) or grouped (experts).
+
+    A product of (rows x inputs) by (inputs x outputs) costs the same forward and for its input's gradient,
+    and once more for its weight's gradient where that is trained. A quantised weight is expanded before each.
+    """
+
+    __slots__ = ()
+    trained: bool
+    stored_bytes: float | None
+    low_precision: bool
+    saves_output: bool
+
+    def local_dims(self, shape: Shape) -> tuple[Num, Num]:
+        """Return (outputs, inputs) of one product on one rank."""
+        raise NotImplementedError
+
+    def rows(self, shape: Shape) -> Num:
+        """Return the rows of one product."""
+        raise NotImplementedError
+
+    def groups(self, shape: Shape) -> Num:
+        """Return the products that run as one kernel."""
+        return 1
+
+    def _product(self, shape: Shape, m: Num, n: Num, k: Num, *, weight_gradient: bool = False) -> Work:
+        return gemm_work(
+            m,
+            n,
+            k,
+            shape.element_bytes,
+            groups=self.groups(shape),
+            operand_bytes=shape.product_bytes,
+            low_precision=self.low_precision,
+            weight_gradient=weight_gradient,
+        )
+
+    def _expansion(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the expansion of a quantised weight: read packed, written at the recipe's width."""
+        if self.stored_bytes is None:
+            return ()
+        n, k = self.local_dims(shape)
+        weights = self.groups(shape) * n * k
+        return (Work("memory", 0.0, weights * (self.stored_bytes + shape.element_bytes)),)
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return one product of (rows x inputs) by (inputs x outputs)."""
+        n, k = self.local_dims(shape)
+        return *self._expansion(shape), self._product(shape, self.rows(shape), n, k)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the products for the input's gradient and for the weight's gradient."""
+        n, k = self.local_dims(shape)
+        m = self.rows(shape)
+        inward = (*self._expansion(shape), self._product(shape, m, k, n))
+        if not self.trained:
+            return inward
+        return *inward, self._product(shape, k, n, m, weight_gradient=True)
+
+    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
+        """Return none: boundaries and exchanges carry a layer's collectives."""
+        return (), ()
+
+    def saved_bytes(self, shape: Shape) -> Num:
+        """Return the bytes of the output if it is kept."""
+        n, _ = self.local_dims(shape)
+        return self.saves_output * self.groups(shape) * self.rows(shape) * n * shape.element_bytes
+
+
 @dataclass(frozen=True, slots=True)
-class Gemm:
+class Gemm(Product):
     """A linear layer. Column-parallel splits its outputs, row-parallel its inputs, else it is replicated.
 
     ``outputs`` may hold several parts (fused QKV, gate and up): one kernel computes them all.
@@ -213,47 +282,6 @@ class Gemm:
         if self.on == "context":
             return shape.context_tokens
         return shape.tokens / (shape.sequence_split if self.on == "sequence" else 1)
-
-    def _product(self, shape: Shape, m: Num, n: Num, k: Num, *, weight_gradient: bool = False) -> Work:
-        return gemm_work(
-            m,
-            n,
-            k,
-            shape.element_bytes,
-            operand_bytes=shape.product_bytes,
-            low_precision=self.low_precision,
-            weight_gradient=weight_gradient,
-        )
-
-    def _expansion(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the expansion of a quantised weight: read packed, written at the recipe's width."""
-        if self.stored_bytes is None:
-            return ()
-        n, k = self.local_dims(shape)
-        return (Work("memory", 0.0, n * k * (self.stored_bytes + shape.element_bytes)),)
-
-    def forward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return one product of (tokens x inputs) by (inputs x outputs)."""
-        n, k = self.local_dims(shape)
-        return *self._expansion(shape), self._product(shape, self.rows(shape), n, k)
-
-    def backward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the products for the input's gradient and for the weight's gradient."""
-        n, k = self.local_dims(shape)
-        rows = self.rows(shape)
-        inward = (*self._expansion(shape), self._product(shape, rows, k, n))
-        if not self.trained:
-            return inward
-        return *inward, self._product(shape, k, n, rows, weight_gradient=True)
-
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: :class:`Boundary` carries a layer's collectives."""
-        return (), ()
-
-    def saved_bytes(self, shape: Shape) -> Num:
-        """Return the bytes of the output if it is kept."""
-        n, _ = self.local_dims(shape)
-        return self.saves_output * self.rows(shape) * n * shape.element_bytes
 
 
 @dataclass(frozen=True, slots=True)

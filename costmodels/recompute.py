@@ -20,7 +20,7 @@ from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.delta import DeltaRule
 from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router
-from meshwright.costmodels.operators import Gemm, LayerKind, Operator
+from meshwright.costmodels.operators import LayerKind, Operator, Product
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.scan import ChunkedScan
 from meshwright.costmodels.vocabulary import CrossEntropy
@@ -49,7 +49,7 @@ def repeated(kind: LayerKind, mode: str, profile: Profile) -> tuple[Operator, ..
         return ()
     if mode != "full":
         return tuple(op for op in kind.operators if _chosen(op, mode))
-    products = [i for i, op in enumerate(kind.operators) if isinstance(op, Gemm | ExpertGemm)]
+    products = [i for i, op in enumerate(kind.operators) if isinstance(op, Product)]
     stop = len(kind.operators) if profile.recompute_exit or not products else products[-1]
     return kind.operators[:stop]
 
@@ -124,9 +124,9 @@ def _transient(kind: LayerKind, op: Operator, shape: Shape) -> Num:
     """Return what one operator holds beside what is saved."""
     if isinstance(op, CrossEntropy | Attention | ChunkedScan | DeltaRule):
         return op.transient_bytes(shape)
-    if not isinstance(op, Gemm | ExpertGemm) or kind.role != "block":
+    if not isinstance(op, Product) or kind.role != "block":
         return 0.0
     n, k = op.local_dims(shape)
-    groups = op.local_experts(shape) if isinstance(op, ExpertGemm) else 1
+    groups = op.groups(shape)
     expanded = groups * n * k * shape.element_bytes * (op.stored_bytes is not None)
     return groups * op.rows(shape) * (n + k) * shape.element_bytes + expanded

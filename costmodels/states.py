@@ -15,9 +15,8 @@ from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import PLACES, LayerCost
 from meshwright.costmodels.memory import StateBytes, optimizer_traffic, state_bytes
-from meshwright.costmodels.moe import ExpertGemm
 from meshwright.costmodels.offload import home_bytes_per_s, host_update_s
-from meshwright.costmodels.operators import Gemm, LayerKind
+from meshwright.costmodels.operators import LayerKind, Product
 from meshwright.costmodels.spans import Spans, wide
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.work import Collective, Shape
@@ -239,8 +238,8 @@ def _matrix_flops(setting: Setting, kind: LayerKind, shape: Shape) -> FloatArray
     """Return the FLOPs of orthogonalising the matrices of one layer on one rank by place, (B, P)."""
     total = np.zeros((*np.shape(shape.tp), PLACES))
     for op in kind.operators:
-        if isinstance(op, Gemm | ExpertGemm) and op.trained and kind.role == "block":
+        if isinstance(op, Product) and op.trained and kind.role == "block":
             n, k = op.local_dims(shape)
-            groups = op.local_experts(shape) if isinstance(op, ExpertGemm) else 1
+            groups = op.groups(shape)
             total[..., int(op.expert)] += groups * setting.optimizer.matrix_flops(n, k)
     return total
