@@ -212,6 +212,35 @@ def test_tower_and_decoder_are_two_streams(tmp_path: Path) -> None:
     ]
 
 
+def test_speech_encoder_and_decoder_agree(tmp_path: Path) -> None:
+    sides = {"layers": 3, "ffn_dim": 128, "attention_heads": 4}
+    both = {f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in sides.items()}
+    sizes = {"d_model": 64, "vocab_size": 320, "num_mel_bins": 16, "max_source_positions": 100}
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = transformers.WhisperConfig(**sizes, **both, **ids, max_target_positions=64)
+    with torch.device("meta"):
+        model = transformers.WhisperForConditionalGeneration(config)
+    spoken = torch.ones(1, 48, dtype=torch.long)
+    code = from_module(model, {"input_features": torch.zeros(1, 16, 200), "decoder_input_ids": spoken})
+    file = from_config(model, tmp_path)
+    assert code.parameters == file.parameters == count(model)
+    assert flops(code) == pytest.approx(flops(file), rel=0.01)
+
+
+def test_towers_side_by_side_agree(tmp_path: Path) -> None:
+    blocks = {"num_hidden_layers": 3, "intermediate_size": 64}
+    vision = {"hidden_size": 32, "num_attention_heads": 2, "image_size": 56, "patch_size": 14, **blocks}
+    text = {"hidden_size": 64, "num_attention_heads": 4, "vocab_size": 320, "eos_token_id": 2, **blocks}
+    config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=32)
+    with torch.device("meta"):
+        model = transformers.CLIPModel(config)
+    ids = torch.ones(1, 77, dtype=torch.long)
+    code = from_module(model, {"input_ids": ids, "pixel_values": torch.zeros(1, 3, 56, 56)})
+    file = from_config(model, tmp_path)
+    assert code.parameters == file.parameters == count(model)
+    assert flops(code) == pytest.approx(flops(file), rel=0.01)
+
+
 def test_frozen_weights_are_frozen_and_tied_ones_count_once() -> None:
     model = decoder("Llama", "sdpa")
     model.lm_head.weight = model.model.embed_tokens.weight
