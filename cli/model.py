@@ -116,7 +116,7 @@ def _as_data(summary: "ModelSummary") -> dict[str, Any]:
             for kind in summary.kinds
         ],
         "attributes": graph.attributes,
-        "notes": graph.notes,
+        "notes": summary.notes,
     }
 
 
@@ -139,8 +139,8 @@ def _show(summary: "ModelSummary") -> None:
     console.print(facts(rows))
     legend = plain(LEGEND, "dim")
     console.print(*section("Layers", _kind_table(summary), legend), sep="\n")
-    if graph.notes:
-        console.print(*section("Assumed", bullets(graph.notes)), sep="\n")
+    if summary.notes:
+        console.print(*section("Assumed", bullets(summary.notes)), sep="\n")
 
 
 def _parameters(graph: "ModelGraph") -> str:

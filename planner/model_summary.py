@@ -11,7 +11,7 @@ from meshwright.costmodels.work import Shape
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
-from meshwright.planner.lengths import check_lengths, main_length, sample_shape
+from meshwright.planner.lengths import check_lengths, length_notes, main_length, sample_shape
 
 DEFAULT_SEQUENCE_LENGTH: Final = 4096
 """Where none is asked for and the model's positions allow it."""
@@ -48,12 +48,13 @@ class KindSummary:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """A model's kinds and totals at one sequence length."""
+    """A model's kinds and totals at one sequence length; ``notes`` tell what was assumed, lengths included."""
 
     graph: ModelGraph
     sequence_length: int
     flash_attention: bool
     kinds: tuple[KindSummary, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def forward_flops_per_token(self) -> float:
@@ -109,7 +110,8 @@ def summarise(
         )
         for kind, layers in zip(graph.kinds, graph.kind_counts, strict=True)
     )
-    return ModelSummary(graph, s, flash_attention, kinds)
+    notes = (*graph.notes, *length_notes(graph, sample))
+    return ModelSummary(graph, s, flash_attention, kinds, notes)
 
 
 def _with_kernel(kind: LayerKind, flash: bool) -> LayerKind:

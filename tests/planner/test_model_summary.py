@@ -76,3 +76,9 @@ def test_default_length_fits_the_positions() -> None:
 def test_length_must_be_positive() -> None:
     with pytest.raises(MeshwrightError, match="sequence length"):
         summarise(load_model("gpt2"), 0)
+
+
+def test_lengths_that_nobody_gave_are_told() -> None:
+    graph = load_model("tests/data/hf_configs/Qwen2-VL-7B.json")
+    assert any("image_tokens is not given" in note for note in summarise(graph).notes)
+    assert not any("image_tokens" in note for note in summarise(graph, image_tokens=1024).notes)
