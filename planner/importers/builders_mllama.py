@@ -16,7 +16,8 @@ from meshwright.planner.encoders import BlockSpec, block_kind
 from meshwright.planner.graph import ModelGraph, Stream
 from meshwright.planner.importers.builders_vlm import IMAGE, decoder_pieces, read_parts, text_part
 from meshwright.planner.importers.config import MISSING, Config
-from meshwright.planner.importers.families_vlm import Between, VisionLanguage
+from meshwright.planner.importers.families_vlm import VisionLanguage
+from meshwright.planner.importers.projectors import Between
 from meshwright.planner.importers.reading import assumptions, part
 from meshwright.planner.importers.rules import Reading, size
 from meshwright.planner.pieces import dense

@@ -16,7 +16,8 @@ from meshwright.planner.importers.decoders import decoder_model
 from meshwright.planner.importers.families_encoder import ENCODER_FAMILIES
 from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES
 from meshwright.planner.importers.families_vision import TOWERS, read_tower
-from meshwright.planner.importers.families_vlm import TEXT_PARTS, VISION_LANGUAGE, Between, VisionLanguage
+from meshwright.planner.importers.families_vlm import TEXT_PARTS, VISION_LANGUAGE, VisionLanguage
+from meshwright.planner.importers.projectors import Between
 from meshwright.planner.importers.reading import assumptions, part
 from meshwright.planner.vision import PATCHES, VisionSpec, streams, tower
 

@@ -1,48 +1,33 @@
-"""Vision-language families: which tower, which decoder, and what the projector between them is made of.
+"""Vision-language families: which tower, which decoder, and which projector stands between them.
 
-A projector works on image tokens as the decoder sees them: ``merge`` patches become one. The defaults are
-those of the configuration classes in transformers 5.24. Left out: mixing the features of several tower
-layers costs what their concatenation costs (deepstack of Qwen3-VL: its mergers stand with the projector).
+The defaults are those of the configuration classes in transformers 5.24.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from meshwright.costmodels.operators import Operator, Pointwise
-from meshwright.planner.importers.config import MISSING, Config
-from meshwright.planner.importers.families_vision import indexes
-from meshwright.planner.importers.rules import Reading, flag, size
-from meshwright.planner.pieces import activation, dense, few_tokens, norm
-from meshwright.planner.vision import VisionSpec, pooling_head, vision_norm
-
-Operators = tuple[Operator, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """What a projector is built from: both files' parts, the tower and the decoder's width."""
-
-    config: Config
-    vision_config: Config
-    vision: VisionSpec
-    text_hidden: int
-
-    def count(self, *names: str, default: int) -> int:
-        """Return a size of the whole model's file."""
-        return int(size(*names, default=default)(Reading(self.config)))
-
-    def vision_count(self, *names: str, default: int) -> int:
-        """Return a size of the tower's part."""
-        return int(size(*names, default=default)(Reading(self.vision_config)))
-
-    def flag(self, name: str, default: bool) -> bool:
-        """Return a switch of the whole model's file."""
-        return bool(flag(name, default=default)(Reading(self.config)))
-
-
-Projector = Callable[[Between], Operators]
-Merge = Callable[[Between], float]
+from meshwright.planner.importers.projectors import (
+    INTERNVL_MERGE,
+    LLAMA4_MERGE,
+    Merge,
+    Projector,
+    aya,
+    gemma3,
+    gemma_merge,
+    idefics3,
+    internvl,
+    llama4,
+    llava,
+    mistral3,
+    paligemma,
+    qwen,
+    qwen3,
+    same,
+    side,
+    vipllava,
+    vision_side,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,176 +73,6 @@ class VisionLanguage:
     block_class: str | None = None
 
 
-def _mlp(name: str, inputs: int, inner: int, outputs: int, *, bias: bool) -> Operators:
-    return (
-        dense(f"{name}_in", inputs, inner, bias=bias, saves_output=True),
-        activation(f"{name}_activation", inner),
-        dense(f"{name}_out", inner, outputs, bias=bias),
-    )
-
-
-def _unused(b: Between) -> Operators:
-    """Return weights that the class holds and the projector's path does not use: norm and pooling head."""
-    pooled = b.vision_config.values.get("model_type") == "siglip_vision_model"
-    has_head = pooled and flag("vision_use_head", default=True)(Reading(b.vision_config))
-    return (few_tokens("pooling_head", pooling_head(b.vision)),) if has_head else ()
-
-
-def _feature_layers(b: Between, default: int = 1) -> int:
-    """Return how many tower layers' features are concatenated."""
-    _, value = b.config.find(("vision_feature_layer",))
-    if value is MISSING or value is None:
-        return default
-    return len(value) if isinstance(value, list | tuple) else 1
-
-
-def _same(b: Between) -> float:
-    return 1.0
-
-
-def _side(*names: str, default: int) -> Merge:
-    """Return the patches of a square of so many on each side."""
-    return lambda b: float(b.count(*names, default=default) ** 2)
-
-
-def _vision_side(*names: str, default: int) -> Merge:
-    return lambda b: float(b.vision_count(*names, default=default) ** 2)
-
-
-def _shuffle(name: str, part: str) -> Merge:
-    """Return 1 / ratio^2 of a pixel shuffle."""
-
-    def merge(b: Between) -> float:
-        source = b.config if part == "whole" else b.vision_config
-        _, value = source.find((name,))
-        ratio = 0.5 if value is MISSING or value is None else value
-        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
-            source.refuse(name, ratio, "a number above 0 and up to 1")
-        return float(int(1 / ratio) ** 2)
-
-    return merge
-
-
-def _final(b: Between, merged: float = 1) -> Operators:
-    """Return the tower's own norm and its unused head."""
-    own = (vision_norm(b.vision, "tower_norm", merged=int(merged)),) if b.vision.final_norm else ()
-    return *own, *_unused(b)
-
-
-def _llava(newline: bool = False) -> Projector:
-    """Return LLaVA's projector: two layers on each patch; ``newline``: a learned vector ends each row."""
-
-    def build(b: Between) -> Operators:
-        bias, t = b.flag("multimodal_projector_bias", True), b.text_hidden
-        mlp = _mlp("projector", b.vision.hidden * _feature_layers(b), t, t, bias=bias)
-        return *_final(b), *mlp, *((few_tokens("newline", t),) if newline else ())
-
-    return build
-
-
-def _vipllava(b: Between) -> Operators:
-    width, t = b.vision.hidden * _feature_layers(b, 5), b.text_hidden
-    return *_final(b), norm("projector_norm", width), *_mlp("projector", width, t, t, bias=True)
-
-
-def _paligemma(b: Between) -> Operators:
-    width = b.count("projection_dim", default=2048)
-    return *_final(b), dense("projector", b.vision.hidden, width)
-
-
-def _gemma_merge(b: Between) -> float:
-    patches = b.vision.patches or 1
-    return patches / b.count("mm_tokens_per_image", default=256)
-
-
-def _gemma3(b: Between) -> Operators:
-    """Pool patches to tokens, normalise, project."""
-    h, merge = b.vision.hidden, _gemma_merge(b)
-    return (
-        *_final(b, merge),
-        Pointwise("pooling", "sequence", h * merge, h),
-        norm("projector_norm", h, bias=False),
-        dense("projector", h, b.text_hidden, bias=False),
-    )
-
-
-def _qwen(*, rms: bool) -> Projector:
-    """Return Qwen's merger: the norm of each patch, then an MLP over four together."""
-
-    def build(b: Between) -> Operators:
-        side = b.vision_count("spatial_merge_size", default=2)
-        width = b.vision.hidden * side**2
-        name = "out_hidden_size" if rms else "hidden_size"
-        outputs = b.vision_count(name, default=3584)
-        merger = vision_norm(b.vision, "merger_norm", merged=side**2)
-        return merger, *_mlp("merger", width, width, outputs, bias=True)
-
-    return build
-
-
-def _qwen3(b: Between) -> Operators:
-    side = b.vision_count("spatial_merge_size", default=2)
-    width, outputs = b.vision.hidden * side**2, b.vision_count("out_hidden_size", default=3584)
-    made = [vision_norm(b.vision, "merger_norm", merged=side**2)]
-    made += _mlp("merger", width, width, outputs, bias=True)
-    for i in range(len(indexes("deepstack_visual_indexes", (8, 16, 24))(Reading(b.vision_config)))):
-        made += [norm(f"deepstack{i}_norm", width), *_mlp(f"deepstack{i}", width, width, outputs, bias=True)]
-    return tuple(made)
-
-
-def _llama4(b: Between) -> Operators:
-    """Pixel shuffle, an MLP without biases, then the projection to the decoder."""
-    merge = LLAMA4_MERGE(b)
-    inner = b.vision_count("projector_input_dim", default=4096)
-    outer = b.vision_count("projector_output_dim", default=4096)
-    features = b.vision_count("vision_output_dim", default=7680)
-    return (
-        *_final(b, merge),
-        dense("adapter_in", b.vision.ffn, inner, bias=False, saves_output=True),
-        activation("adapter_activation", inner),
-        dense("adapter_out", outer, outer, bias=False, saves_output=True),
-        activation("adapter_out_activation", outer),
-        dense("projector", features, b.text_hidden, bias=False),
-    )
-
-
-def _internvl(b: Between) -> Operators:
-    width, t = int(b.vision.hidden * INTERNVL_MERGE(b)), b.text_hidden
-    return norm("projector_norm", width), *_mlp("projector", width, t, t, bias=True)
-
-
-def _mistral3(b: Between) -> Operators:
-    side = b.count("spatial_merge_size", default=2)
-    h, t, bias = b.vision.hidden, b.text_hidden, b.flag("multimodal_projector_bias", False)
-    return (
-        vision_norm(b.vision, "projector_norm", merged=side**2),
-        dense("merger", h * side**2, h, bias=False, saves_output=True),
-        *_mlp("projector", h * _feature_layers(b), t, t, bias=bias),
-    )
-
-
-def _idefics3(b: Between) -> Operators:
-    side = b.count("scale_factor", default=2)
-    return *_final(b, side**2), dense("projector", b.vision.hidden * side**2, b.text_hidden, bias=False)
-
-
-def _aya(b: Between) -> Operators:
-    """SwiGLU over a pixel-shuffled patch."""
-    side = b.count("downsample_factor", default=2)
-    width = b.vision.hidden * side**2
-    inner = b.count("alignment_intermediate_size", default=b.text_hidden)
-    return (
-        *_final(b, side**2),
-        norm("projector_norm", width),
-        dense("projector_in", width, inner, saves_output=True),
-        Pointwise("projector_activation", "sequence", inner, inner // 2, inner // 2, light=True),
-        dense("projector_out", inner // 2, b.text_hidden),
-    )
-
-
-LLAMA4_MERGE: Final = _shuffle("pixel_shuffle_ratio", "vision")
-INTERNVL_MERGE: Final = _shuffle("downsample_ratio", "whole")
-
 _CLIP_336: Final = {
     "intermediate_size": 4096,
     "hidden_size": 1024,
@@ -279,25 +94,25 @@ _QWEN_TEXT: Final = "qwen2_vl_text"
 
 VISION_LANGUAGE: Final[Mapping[str, VisionLanguage]] = {
     "llava": VisionLanguage(
-        "clip_vision_model", "llama", _llava(), _same, inherits_tie=True, vision_absent=_CLIP_336
+        "clip_vision_model", "llama", llava(), same, inherits_tie=True, vision_absent=_CLIP_336
     ),
     "llava_next": VisionLanguage(
-        "clip_vision_model", "llama", _llava(newline=True), _same, vision_absent=_CLIP_336
+        "clip_vision_model", "llama", llava(newline=True), same, vision_absent=_CLIP_336
     ),
     "llava_onevision": VisionLanguage(
         "siglip_vision_model",
         "qwen2",
-        _llava(newline=True),
-        _same,
+        llava(newline=True),
+        same,
         inherits_tie=True,
         vision_absent=_SO400M,
     ),
-    "vipllava": VisionLanguage("clip_vision_model", "llama", _vipllava, _same, vision_absent=_CLIP_336),
+    "vipllava": VisionLanguage("clip_vision_model", "llama", vipllava, same, vision_absent=_CLIP_336),
     "paligemma": VisionLanguage(
         "siglip_vision_model",
         "gemma",
-        _paligemma,
-        _same,
+        paligemma,
+        same,
         tied=True,
         vision_absent={**_SO400M, "intermediate_size": 4096, "image_size": 224, "num_hidden_layers": 27},
         text_absent={
@@ -310,13 +125,13 @@ VISION_LANGUAGE: Final[Mapping[str, VisionLanguage]] = {
         },
     ),
     "gemma3": VisionLanguage(
-        "siglip_vision_model", "gemma3_text", _gemma3, _gemma_merge, tied=True, text_is="gemma3_text"
+        "siglip_vision_model", "gemma3_text", gemma3, gemma_merge, tied=True, text_is="gemma3_text"
     ),
     "qwen2_vl": VisionLanguage(
         "qwen2_vl_vision",
         _QWEN_TEXT,
-        _qwen(rms=False),
-        _vision_side("spatial_merge_size", default=2),
+        qwen(rms=False),
+        vision_side("spatial_merge_size", default=2),
         inherits_tie=True,
         tower_is="qwen2_vl_vision",
         text_is=_QWEN_TEXT,
@@ -326,8 +141,8 @@ VISION_LANGUAGE: Final[Mapping[str, VisionLanguage]] = {
     "qwen2_5_vl": VisionLanguage(
         "qwen2_5_vl_vision",
         _QWEN_TEXT,
-        _qwen(rms=True),
-        _vision_side("spatial_merge_size", default=2),
+        qwen(rms=True),
+        vision_side("spatial_merge_size", default=2),
         inherits_tie=True,
         tower_is="qwen2_5_vl_vision",
         text_is=_QWEN_TEXT,
@@ -337,8 +152,8 @@ VISION_LANGUAGE: Final[Mapping[str, VisionLanguage]] = {
     "qwen3_vl": VisionLanguage(
         "qwen3_vl_vision",
         "qwen3_vl_text",
-        _qwen3,
-        _vision_side("spatial_merge_size", default=2),
+        qwen3,
+        vision_side("spatial_merge_size", default=2),
         tower_is="qwen3_vl_vision",
         text_is="qwen3_vl_text",
         block_class="Qwen3VLTextDecoderLayer",
@@ -346,8 +161,8 @@ VISION_LANGUAGE: Final[Mapping[str, VisionLanguage]] = {
     "qwen3_vl_moe": VisionLanguage(
         "qwen3_vl_moe_vision",
         "qwen3_vl_moe_text",
-        _qwen3,
-        _vision_side("spatial_merge_size", default=2),
+        qwen3,
+        vision_side("spatial_merge_size", default=2),
         tower_is="qwen3_vl_moe_vision",
         text_is="qwen3_vl_moe_text",
         block_class="Qwen3VLMoeTextDecoderLayer",
@@ -355,19 +170,19 @@ VISION_LANGUAGE: Final[Mapping[str, VisionLanguage]] = {
     "llama4": VisionLanguage(
         "llama4_vision_model",
         "llama4_text",
-        _llama4,
+        llama4,
         LLAMA4_MERGE,
         tower_is="llama4_vision_model",
         text_is="llama4_text",
     ),
     "internvl": VisionLanguage(
-        "internvl_vision", "qwen2", _internvl, INTERNVL_MERGE, tied=True, tower_is="internvl_vision"
+        "internvl_vision", "qwen2", internvl, INTERNVL_MERGE, tied=True, tower_is="internvl_vision"
     ),
     "mistral3": VisionLanguage(
         "pixtral",
         "mistral",
-        _mistral3,
-        _side("spatial_merge_size", default=2),
+        mistral3,
+        side("spatial_merge_size", default=2),
         tied=True,
         vision_absent={"intermediate_size": 4096, "hidden_size": 1024, "patch_size": 14},
         text_absent={
@@ -383,16 +198,16 @@ VISION_LANGUAGE: Final[Mapping[str, VisionLanguage]] = {
         },
     ),
     "idefics3": VisionLanguage(
-        "idefics3_vision", "llama", _idefics3, _side("scale_factor", default=2), tower_is="idefics3_vision"
+        "idefics3_vision", "llama", idefics3, side("scale_factor", default=2), tower_is="idefics3_vision"
     ),
     "smolvlm": VisionLanguage(
-        "smolvlm_vision", "llama", _idefics3, _side("scale_factor", default=2), tower_is="smolvlm_vision"
+        "smolvlm_vision", "llama", idefics3, side("scale_factor", default=2), tower_is="smolvlm_vision"
     ),
     "aya_vision": VisionLanguage(
         "siglip_vision_model",
         "cohere2",
-        _aya,
-        _side("downsample_factor", default=2),
+        aya,
+        side("downsample_factor", default=2),
         tied=True,
         vision_absent=_SO400M,
     ),
