@@ -1,11 +1,11 @@
 """First plans: evenly split stages with the least recomputation that fits, priced in one call."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
-from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.step import price
 from meshwright.planner.cpsat.mesh_solver import Candidate, candidates
 from meshwright.planner.field import Field, Split
@@ -27,18 +27,23 @@ def even_plans(f: Field, rows: IntArray) -> list[Found]:
         tried = [u for s in tried for u in _uniform(f, s)]
     if not tried:
         return []
-    widest = max(s.layout.num_chunks for s in tried)
-    counts = np.zeros((len(tried), widest, len(f.problem.model.kinds), len(MODES)), dtype=np.int64)
-    for i, s in enumerate(tried):
-        counts[i, : s.layout.num_chunks] = s.filled.counts
-    index = np.array([s.row for s in tried])
-    got = price(f.setting, f.meshes.take(index).strategies(), counts, f.tables.take(index), detail=False)
-    priced = candidates(got, [s.filled.counts for s in tried], [s.cuts for s in tried])
+    priced = price_splits(f, [(s.row, s.filled.counts, s.cuts) for s in tried])
     best: dict[int, Found] = {}
-    for i in np.argsort(got.step_time_s, kind="stable"):
-        if priced[i].fits(f.limits) and tried[i].row not in best:
-            best[tried[i].row] = Found(tried[i].row, priced[i])
+    for found in sorted(priced, key=lambda found: found.candidate.step_s):
+        if found.candidate.fits(f.limits):
+            best.setdefault(found.row, found)
     return list(best.values())
+
+
+def price_splits(f: Field, splits: Sequence[tuple[int, IntArray, IntArray]]) -> list[Found]:
+    """Return the prices, in one call, of splits: a row, layers (C, K, M) and cut points (C + 1,) each."""
+    index, layers, cuts = (list(column) for column in zip(*splits, strict=True))
+    counts = np.zeros((len(splits), max(map(len, layers)), *layers[0].shape[1:]), dtype=np.int64)
+    for i, own in enumerate(layers):
+        counts[i, : len(own)] = own
+    rows = np.array(index)
+    got = price(f.setting, f.meshes.take(rows).strategies(), counts, f.tables.take(rows), detail=False)
+    return [Found(row, c) for row, c in zip(index, candidates(got, layers, cuts), strict=True)]
 
 
 def _uniform(f: Field, s: Split) -> list[Split]:

@@ -15,7 +15,7 @@ from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.cpsat.scaling import Limits
 from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
-from meshwright.planner.heuristic import Found, even_plans
+from meshwright.planner.heuristic import Found, even_plans, price_splits
 from meshwright.planner.meshes import mesh_of
 from meshwright.planner.modes import host_linked
 from meshwright.planner.pricing import price_plan
@@ -164,16 +164,13 @@ def _light_plans(free: Field, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) 
         return []
     kept = free.tables.take(np.array([plan.row for plan in plans])).saved_bytes
     thrifty = np.where(free.want.allowed, kept, np.inf).argmin(axis=-1)
-    found = []
-    for at, plan in enumerate(plans):
-        counts = plan.candidate.counts.copy()
-        kinds = counts.sum(axis=2)
-        counts[:] = 0
-        for k in range(kinds.shape[1]):
-            counts[:, k, thrifty[at, k]] = kinds[:, k]
-        solver = MeshSolver(free.task(plan.row), 1e9, LIGHT_LIMIT)
-        found.append(Found(plan.row, solver.priced(counts, plan.candidate.cuts)))
-    return found
+    splits = []
+    for plan, modes in zip(plans, thrifty, strict=True):
+        kinds = plan.candidate.counts.sum(axis=2)
+        counts = np.zeros_like(plan.candidate.counts)
+        counts[:, np.arange(len(modes)), modes] = kinds
+        splits.append((plan.row, counts, plan.candidate.cuts))
+    return price_splits(free, splits)
 
 
 Remedy = tuple[str, Callable[[], Problem]]
