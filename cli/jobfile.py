@@ -227,9 +227,9 @@ def _where(path: str | None, key: str) -> str:
 
 def _beside(path: Path, found: dict[str, Any]) -> dict[str, Any]:
     """Resolve the paths in a job file against its folder; a bare name stays a name."""
-    for key in ("model", "cluster"):
+    for key in ("model", "cluster", "profile"):
         value = found.get(key, "")
-        if "/" in value or Path(value).suffix in (".json", ".yaml", ".yml"):
+        if "/" in value or Path(value).suffix in (".json", ".yaml", ".yml", ".toml"):
             found[key] = str(path.parent / Path(value).expanduser())
     return found
 

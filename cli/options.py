@@ -57,7 +57,8 @@ Target = Annotated[
     typer.Option("--target", metavar="T", help="Framework that must run the plan; see meshwright targets."),
 ]
 Profile = Annotated[
-    str | None, typer.Option("--profile", metavar="P", help="Software profile; the target's own by default.")
+    str | None,
+    typer.Option("--profile", metavar="P", help="Software profile or its TOML; the target's own by default."),
 ]
 Loss = Annotated[
     str | None,

@@ -3,13 +3,16 @@
 *Hardware* says what the machine can do, a profile what the stack makes of it. Profiles inherit: one names
 a parent and overrides what differs. The numbers, their units and their sources are in
 ``data/profiles.toml``. A name may carry switches that differ from the profile's own, in brackets:
-``megatron-core[attention=flash-1,norm=eager]``; :func:`profile_with` writes such names.
+``megatron-core[attention=flash-1,norm=eager]``; :func:`profile_with` writes such names. A name that ends in
+``.toml`` is the path of a file with one profile of one's own, written like those of the data file: a table
+whose ``inherits`` names a built-in profile and whose fields override it. It is read once.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 from meshwright.costmodels.arrays import Num
@@ -18,6 +21,11 @@ from meshwright.costmodels.calibration import overlaid
 from meshwright.costmodels.fusion import FUSIONS, GROUPS
 from meshwright.costmodels.loss import find_loss
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
+
+FILE_SUFFIX: Final = ".toml"
+MAX_FILE_BYTES: Final = 65536
+"""Of a profile file: all of its fields with their sources take a tenth of it."""
+MAX_VALUE: Final = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +222,7 @@ def find_profile(name: str) -> Profile:
         If the data file misses a field or has an unknown one, or a switch is unknown or has a wrong value.
     """
     base, switches = profile_parts(name)
-    found = _found(base, _table())
+    found = own_profile(Path(base)) if base.endswith(FILE_SUFFIX) else _found(base, _table())
     if not switches:
         return found
     values = {key: _value(found, key, text) for key, text in switches.items()}
@@ -249,6 +257,62 @@ def _check(profile: Profile) -> None:
     for group, how in profile.fusions.items():
         if how not in FUSIONS:
             raise UnknownNameError(group, how, list(FUSIONS))
+
+
+def own_profile(path: Path) -> Profile:
+    """Return the profile in a file of one's own; its name is the path.
+
+    Raises
+    ------
+    MeshwrightError
+        If the file cannot be read, holds no profile, or a field is unknown or of a wrong type.
+    """
+    own = _file_table(path)
+    parent = _found(str(own.get("inherits", "generic")), _table())
+    for key, value in own.items():
+        if key not in ("inherits", "title", "sources"):
+            _check_like(parent, key, value, path)
+    sources = own.get("sources", [])
+    if not (isinstance(sources, list) and all(isinstance(s, str) for s in [*sources, own.get("title", "")])):
+        raise MeshwrightError(f"{path}: title is a text, sources a list of texts")
+    changed = replace(parent, **{k: v for k, v in own.items() if k != "inherits"}, name=str(path))
+    _check(changed)
+    return replace(changed, sources=tuple(sources) or parent.sources)
+
+
+def _file_table(path: Path) -> Mapping[str, Any]:
+    """Return the one table of a profile file."""
+    import tomllib
+
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_FILE_BYTES + 1)
+        table = tomllib.loads(raw.decode("utf-8")) if len(raw) <= MAX_FILE_BYTES else {}
+    except OSError as error:
+        raise MeshwrightError(f"profile {path}: {error.strerror}; give the path of a TOML file") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise MeshwrightError(f"profile {path}: no TOML text ({error})") from None
+    own = [value for value in table.values() if isinstance(value, dict)]
+    if len(own) != 1 or len(table) != 1:
+        raise MeshwrightError(
+            f"profile {path}: one table [name] with a profile's fields is expected, of at most "
+            f"{MAX_FILE_BYTES} bytes"
+        )
+    return own[0]
+
+
+def _check_like(parent: Profile, key: str, value: Any, path: Path) -> None:
+    """Refuse an unknown field, and a value of another type than the parent's or below 0."""
+    if key not in _SWITCHES:
+        raise MeshwrightError(f"profile {path}: {key!r} is not a field; allowed: {', '.join(_SWITCHES)}")
+    wanted = getattr(parent, key)
+    if isinstance(wanted, bool | str):
+        fits, what = type(value) is type(wanted), "true or false" if isinstance(wanted, bool) else "a text"
+    else:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits, what = number and 0 <= value <= MAX_VALUE, f"a number from 0 to {MAX_VALUE:g}"
+    if not fits:
+        raise MeshwrightError(f"profile {path}: {key} is {value!r}; allowed: {what}")
 
 
 def sourced_profile(name: str) -> Profile:

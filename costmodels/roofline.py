@@ -10,12 +10,13 @@ accelerator's sustained ``gemm_fraction``), and caches.
 Vector work (a scan token by token) runs on the fp32 units, at a share of their peak.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
-from meshwright.costmodels.attention_kernels import find_attention_kernel
+from meshwright.costmodels.attention_kernels import AttentionRates, find_attention_kernel
 from meshwright.costmodels.calibration import RATES, rate_factor
 from meshwright.costmodels.precision import Precision
 from meshwright.costmodels.profile import Profile
@@ -26,7 +27,8 @@ from meshwright.hardware.spec import Accelerator
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 SPLITS = (1, 2, 4)
 FILL_K = 256
-"""Inner length that filling and draining a tile's pipeline costs (256 to 512 in measured curves)."""
+"""Inner length that filling and draining a tile's pipeline costs (256 to 512 in measured curves of GPUs); a
+device on which it was measured has its own."""
 REUSE = 8.0
 """Operand reuse, in elements, at which a tile runs at half of the large-tile rate."""
 VECTOR_FRACTION = 0.4
@@ -53,6 +55,10 @@ class DeviceRates:
         Sustained shares of the peak and of the memory bandwidth.
     vector_flops_per_s
         Peak of the fp32 units; None: not known, vector work is bound by memory.
+    fill_k
+        Inner length that filling and draining a GEMM tile's pipeline costs.
+    attention
+        Rates measured on this device by the kernel's name; other kernels have their architecture's.
     """
 
     peak_flops_per_s: Num
@@ -65,6 +71,8 @@ class DeviceRates:
     low_gemm_fraction: Num | None = None
     architecture: str = ""
     vector_flops_per_s: Num | None = None
+    fill_k: Num = FILL_K
+    attention: Mapping[str, AttentionRates] = field(default_factory=dict)
 
 
 def device_rates(accelerator: Accelerator, precision: Precision, fitted: bool = True) -> DeviceRates:
@@ -108,6 +116,8 @@ def device_rates(accelerator: Accelerator, precision: Precision, fitted: bool = 
         None if low_fraction is None else low_fraction * low_gemm,
         accelerator.architecture,
         peaks.get("fp32"),
+        FILL_K if got.gemm_fill_k is None else got.gemm_fill_k,
+        {name: AttentionRates(**shares) for name, shares in got.attention_shares.items()},
     )
 
 
@@ -133,7 +143,8 @@ def gemm_flops_time(work: Work, rates: DeviceRates, profile: Profile | None = No
     The products of a group share the waves; each has tiles of its own (grouped GEMM). ``profile`` brings the
     factors of a stack's libraries.
     """
-    m, n, k, cores = (np.asarray(v)[..., None] for v in (work.m, work.n, work.k, rates.num_cores))
+    sizes = (work.m, work.n, work.k, rates.num_cores, rates.fill_k)
+    m, n, k, cores, fill = (np.asarray(v)[..., None] for v in sizes)
     low = rates.low_peak_flops_per_s if work.low_precision else None
     peak = rates.peak_flops_per_s if low is None else low
     fraction = (
@@ -142,7 +153,7 @@ def gemm_flops_time(work: Work, rates: DeviceRates, profile: Profile | None = No
     sustained = np.asarray(peak * fraction * _library_factor(work, profile))[..., None]
     tiles = np.asarray(work.groups)[..., None] * ceil_div(m, _TILE_M) * ceil_div(n, _TILE_N)
     waves = ceil_div(tiles * _SPLIT, cores)
-    per_tile = 2.0 * _TILE_M * _TILE_N * (k / _SPLIT + FILL_K) / _RATE
+    per_tile = 2.0 * _TILE_M * _TILE_N * (k / _SPLIT + fill) / _RATE
     return (waves * per_tile * cores / sustained).min(axis=-1)
 
 
@@ -175,7 +186,8 @@ def work_time(work: Work, rates: DeviceRates, profile: Profile, backward: bool =
     if work.kernel == "gemm":
         return launch + np.maximum(gemm_flops_time(work, rates, profile), memory)
     kernel = find_attention_kernel(work.core or profile.attention)
-    share = kernel.rates_on(rates.architecture).share(work.k, work.n, backward=backward)
+    own = rates.attention.get(kernel.name) or kernel.rates_on(rates.architecture)
+    share = own.share(work.k, work.n, backward=backward)
     sustained = rates.peak_flops_per_s * share * profile.attention_fraction
     return launch + np.maximum(work.flops / sustained, memory)
 

@@ -200,6 +200,8 @@ def _achieved(data: AchievedData) -> Achieved:
         kernel_launch_s=units.us_to_s(data.kernel_launch_us),
         context_bytes=units.gib_to_bytes(data.context_gib),
         low_gemm_fractions={str(k): v for k, v in data.low_gemm_fractions.items()},
+        gemm_fill_k=data.gemm_fill_k,
+        attention_shares={name: shares.model_dump() for name, shares in data.attention_shares.items()},
     )
 
 

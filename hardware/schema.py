@@ -86,6 +86,15 @@ class SupportData(DataModel):
     targets: list[Name]
 
 
+class AttentionData(DataModel):
+    """Shares of the dense peak that an attention kernel reaches on long sequences; where half of them."""
+
+    forward: Fraction
+    backward: Fraction
+    half_length: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
+    narrow: Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)] = 1.0
+
+
 class AchievedData(DataModel):
     """Sustained fractions of the nominal rates, and fixed costs."""
 
@@ -94,6 +103,8 @@ class AchievedData(DataModel):
     memory_fraction: Fraction
     kernel_launch_us: Microseconds
     context_gib: Annotated[float, Field(strict=True, ge=0, le=1024, allow_inf_nan=False)]
+    gemm_fill_k: Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)] | None = None
+    attention_shares: dict[Name, AttentionData] = {}
 
 
 class AcceleratorData(DataModel):

@@ -93,6 +93,11 @@ class Achieved:
         Driver context and runtime workspace taken from the usable memory.
     low_gemm_fractions
         As ``gemm_fraction``, of the 8- or 4-bit peaks where they differ, by dtype.
+    gemm_fill_k
+        Inner length that filling and draining a GEMM tile's pipeline costs, where it was measured.
+    attention_shares
+        By attention kernel, where they were measured: shares of the dense peak (``forward``, ``backward``,
+        ``half_length``, ``narrow``; :mod:`meshwright.costmodels.attention_kernels`).
     """
 
     gemm_fraction: float
@@ -100,6 +105,8 @@ class Achieved:
     kernel_launch_s: float
     context_bytes: float
     low_gemm_fractions: Mapping[str, float] = field(default_factory=dict)
+    gemm_fill_k: float | None = None
+    attention_shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

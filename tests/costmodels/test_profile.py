@@ -126,3 +126,43 @@ def test_an_unknown_field_is_named(table):
     table({"broken": complete(overlap_costs=0.1)})
     with pytest.raises(MeshwrightError, match=r"profile broken: fields differ: \['overlap_costs'\]"):
         find_profile("broken")
+
+
+def own_file(tmp_path, text):
+    path = tmp_path / "own.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_file_of_ones_own_overrides_what_it_inherits(tmp_path):
+    path = own_file(tmp_path, '[mine]\ninherits = "fsdp2"\ndata_rate = 0.5\nnorm = "eager"\n')
+    found, parent = find_profile(path), find_profile("fsdp2")
+    assert (found.name, found.data_rate, found.norm) == (path, 0.5, "eager")
+    assert replace(found, name="fsdp2", data_rate=parent.data_rate, norm=parent.norm) == parent
+    assert find_profile(f"{path}[attention=flash-1]").attention == "flash-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[mine]\ninherits = "fsdp9"\n', "fsdp9"),
+        ("[mine]\ndata_rat = 0.5\n", "data_rat"),
+        ('[mine]\ndata_rate = "fast"\n', "data_rate"),
+        ("[mine]\ndata_rate = nan\n", "data_rate"),
+        ("[mine]\ndata_rate = true\n", "data_rate"),
+        ("[mine]\nworking_copy = 1\n", "working_copy"),
+        ('[mine]\nattention = "none"\n', "attention"),
+        ("[mine]\ntitle = 3\n", "title"),
+        ("[mine]\n[other]\n", "one table"),
+        ("data_rate = 0.5\n", "one table"),
+        ("[mine\n", "TOML"),
+    ],
+)
+def test_a_file_that_is_wrong_is_told_by_its_field(tmp_path, text, told):
+    with pytest.raises(MeshwrightError, match=told):
+        find_profile(own_file(tmp_path, text))
+
+
+def test_a_file_that_is_missing_is_told_by_its_path(tmp_path):
+    with pytest.raises(MeshwrightError, match=r"none\.toml"):
+        find_profile(str(tmp_path / "none.toml"))

@@ -108,3 +108,20 @@ def test_vector_work_runs_on_the_fp32_units_or_is_bound_by_memory_where_they_are
     known = replace(ROUND, vector_flops_per_s=1e11, kernel_launch_s=0.0)
     assert work_time(work, known, PROFILE) == pytest.approx(1e12 / (VECTOR_FRACTION * 1e11))
     assert work_time(work, replace(known, vector_flops_per_s=None), PROFILE) == pytest.approx(1e9 / 1e10)
+
+
+def test_what_was_measured_on_a_device_comes_before_what_its_architecture_has():
+    shares = {"forward": 0.9, "backward": 0.8, "half_length": 0.0, "narrow": 1.0}
+    plain = load_accelerator("h100-sxm")
+    achieved = replace(plain.achieved, gemm_fill_k=0.0, attention_shares={"flash-2": shares})
+    recipe = find_precision("bf16")
+    before, after = (device_rates(a, recipe) for a in (plain, replace(plain, achieved=achieved)))
+    assert (before.fill_k, before.attention) == (FILL_K, {})
+    product, core = gemm_work(4096, 4096, 512, 2), Work("attention", 1e12, 1.0, k=4096, n=128, core="flash-2")
+    assert gemm_flops_time(product, before) / gemm_flops_time(product, after) == pytest.approx(
+        1 + FILL_K / 512
+    )
+    peak = after.peak_flops_per_s
+    assert work_time(core, after, PROFILE) == pytest.approx(1e12 / (0.9 * peak) + after.kernel_launch_s)
+    other = Work("attention", 1e12, 1.0, k=4096, n=128, core="flash-3")
+    assert work_time(other, after, PROFILE) == work_time(other, before, PROFILE)
