@@ -42,7 +42,8 @@ def test_a_constant_stays_in_its_bounds_and_others_make_up(seed: int) -> None:
     held = replace(at, high=np.array([0.1, 5.0]))
     got = held.solved()
     assert -5 <= got[0] <= 0.1 + 1e-12
-    assert held.objective(got) <= held.objective(np.array([0.1, change[1]])) + 1e-6
+    # reweighting ends within a ten-thousandth of the least
+    assert held.objective(got) <= held.objective(np.array([0.1, change[1]])) * (1 + 1e-4)
 
 
 @given(SEEDS)
