@@ -1,11 +1,12 @@
 """Published runs priced by the planner's own cost models, in batches of runs that share a setting."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
+from benchmarks.row_fields import unknown_words
 from benchmarks.row_model import graph_of, predicts_ahead
 from benchmarks.row_profile import profile_of
 from benchmarks.row_strategy import sequences_of, write
@@ -105,6 +106,9 @@ def express(row: Row) -> Expressed:
     MeshwrightError
         With the reason if that is impossible.
     """
+    unknown = unknown_words(row)
+    row = replace(row, **dict.fromkeys(unknown)) if unknown else row
+    not_read = tuple(f"{name} is {said!r}, not known: the default" for name, said in unknown.items())
     graph, about_model = graph_of(row)
     cluster, about_cluster = cluster_of(row)
     batch, length, about_batch = sequences_of(row)
@@ -129,7 +133,15 @@ def express(row: Row) -> Expressed:
     for layer, mode in zip(graph.block_layers, written.recompute, strict=True):
         modes[layer] = mode
     plan = plan_from(problem, d, chunks, tuple(modes))
-    about = (about_model, about_cluster, about_batch, about_precision, about_optimizer, about_tuning)
+    about = (
+        not_read,
+        about_model,
+        about_cluster,
+        about_batch,
+        about_precision,
+        about_optimizer,
+        about_tuning,
+    )
     notes = tuple(note for each in (*about, written.assumptions) for note in each)
     return Expressed(row, problem, plan, notes)
 
@@ -151,11 +163,11 @@ def price_rows(rows: Iterable[Row], detail: bool = False) -> list[Priced]:
         except MeshwrightError as error:
             answers[row.id] = Priced(row, reason=str(error))
     prices = price_cases([Case(run.problem, run.plan) for run in runs], detail)
-    answers |= {run.row.id: _priced(run, got) for run, got in zip(runs, prices, strict=True)}
+    answers |= {run.row.id: priced_run(run, got) for run, got in zip(runs, prices, strict=True)}
     return [answers[row.id] for row in every]
 
 
-def _priced(run: Expressed, got: CasePrice | MeshwrightError) -> Priced:
+def priced_run(run: Expressed, got: CasePrice | MeshwrightError) -> Priced:
     if isinstance(got, MeshwrightError):
         return Priced(run.row, run, reason=str(got))
     batch, at = got.batch, got.row

@@ -5,12 +5,13 @@ catalogue lacks stand in ``data/accelerators``.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
 from typing import Final
 
+from benchmarks.row_machine import Machine, find_machine
 from benchmarks.row_model import NotExpressibleError
 from benchmarks.rows import Row
 from meshwright.hardware.catalogue import load_accelerator, load_cluster
@@ -18,58 +19,13 @@ from meshwright.hardware.spec import Accelerator, Cluster, Tier
 from meshwright.hardware.units import gbit_per_s_to_bytes_per_s
 
 EXTRA_ACCELERATORS: Final = Path(__file__).parent / "data" / "accelerators"
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """Where an accelerator of the rows stands in the catalogue.
-
-    Attributes
-    ----------
-    node
-        A node, rack or pod of the catalogue; None: bare devices on one host.
-    accelerator
-        An accelerator of the catalogue, or a file in ``data/accelerators``; None: the node's own.
-    slices
-        Whether runs take slices of a torus pod.
-    assumption
-        What is not as printed.
-    """
-
-    node: str | None = None
-    accelerator: str | None = None
-    slices: bool = False
-    assumption: str | None = None
-
-
-MACHINES: Final = {
-    "a100-sxm-80gb": Machine("dgx-a100"),
-    "a100-sxm-40gb": Machine("dgx-a100-40gb"),
-    "a100-pcie-80gb": Machine(None, "a100-80gb-pcie"),
-    "a800-sxm-80gb": Machine("hgx-a800"),
-    "h100-sxm-80gb": Machine("dgx-h100"),
-    "h100-sxm-96gb-hbm2e": Machine("hgx-h100-96gb"),
-    "h200-sxm-141gb": Machine("dgx-h200"),
-    "b200-sxm": Machine("dgx-b200"),
-    "b300-sxm": Machine("dgx-b300"),
-    "gb200": Machine("gb200-nvl72"),
-    "gb300": Machine("gb300-nvl72"),
-    "a10g-24gb": Machine("aws-g5-48"),
-    "v100-sxm2-32gb": Machine("dgx-1-v100"),
-    "v100-sxm2-16gb": Machine("dgx-1-v100", "v100-16gb"),
-    "rtx3090": Machine(None, "rtx-3090"),
-    "rtx4090": Machine("rtx-4090-8"),
-    "gaudi2": Machine("gaudi2-8"),
-    "mi300x": Machine("mi300x-8"),
-    "titan-rtx-24gb": Machine(None, "titan-rtx.yaml"),
-    "RTX-A5000-24GB": Machine(None, "rtx-a5000.yaml"),
-    "RTX-6000-Ada-48GB": Machine(None, "rtx-6000-ada.yaml"),
-    "tpu-v4": Machine("tpu-v4-pod", slices=True),
-    "tpu-v5e": Machine("tpu-v5e-pod", slices=True),
-    "tpu-v5p": Machine("tpu-v5p-pod", slices=True),
-    "24GB class": Machine(None, "rtx-3090", assumption="a device of the 24 GB class: RTX 3090"),
-    "64GB device (8 per node)": Machine("frontier", assumption="64 GB and 8 a node: MI250X GCDs"),
-}
+USUAL_HOST: Final = 8
+"""Devices of a host that nobody describes."""
+USUAL_NETWORK: Final = gbit_per_s_to_bytes_per_s(100)
+"""Of such a host: one 100 Gb/s port, shared by its devices."""
+USUAL_LATENCY_S: Final = 20e-6
+USUAL_EFFICIENCY: Final = 0.9
+"""As the catalogue's generic hosts on Ethernet have them."""
 
 
 def cluster_of(row: Row) -> tuple[Cluster, tuple[str, ...]]:
@@ -82,7 +38,7 @@ def cluster_of(row: Row) -> tuple[Cluster, tuple[str, ...]]:
     """
     if row.accelerator is None:
         raise NotExpressibleError("accelerator not stated")
-    machine = MACHINES.get(row.accelerator)
+    machine = find_machine(row.accelerator)
     if machine is None:
         raise NotExpressibleError(f"accelerator not known: {row.accelerator}")
     devices, assumed = _devices(row)
@@ -112,7 +68,9 @@ def _nodes(
     accelerator = _accelerator(machine.accelerator)
     if machine.node is None:
         assert accelerator is not None
-        return _box(accelerator if bridged else replace(accelerator, on_package_link=None), devices)
+        return _bare(
+            accelerator if bridged else replace(accelerator, on_package_link=None), devices, per_node, network
+        )
     single = load_cluster(machine.node)
     size = single.num_devices
     if per_node is not None and single.devices_per_host == size:  # a rack's hosts share one domain
@@ -138,10 +96,18 @@ def _accelerator(name: str | None) -> Accelerator | None:
     return load_accelerator(EXTRA_ACCELERATORS / name if name.endswith(".yaml") else name)
 
 
-def _box(accelerator: Accelerator, devices: int) -> Cluster:
+def _bare(accelerator: Accelerator, devices: int, per_node: int | None, network: float | None) -> Cluster:
+    """Return bare devices on one host, or on several of ``per_node`` (or eight) each."""
     from meshwright.hardware.build import box_of
 
-    return box_of(accelerator, devices)
+    hosted = min(devices, per_node or USUAL_HOST)
+    unit = next(d for d in range(hosted, 0, -1) if devices % d == 0)
+    one = box_of(accelerator, unit)
+    if devices == unit:
+        return one
+    rate = USUAL_NETWORK / unit if network is None else network
+    above = Tier("network", "ethernet", devices // unit, rate, USUAL_LATENCY_S, efficiency=USUAL_EFFICIENCY)
+    return replace(one, name=f"{accelerator.name} {devices}", tiers=(*one.tiers, above))
 
 
 def _cut(tiers: tuple[Tier, ...], devices: int) -> tuple[Tier, ...]:

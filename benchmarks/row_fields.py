@@ -1,6 +1,7 @@
 """What the fields of a row may hold: checked by the types of the dataclass, and by the words of settings.
 
-Words are checked by how they begin: sources add remarks behind ("1f1b, non-uniform stages").
+Words are known by how they begin: sources add remarks behind ("1f1b, non-uniform stages"). A setting in
+words that nobody knows counts as not stated.
 """
 
 import reprlib
@@ -13,10 +14,10 @@ LARGEST: Final = 10**12
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "tuning": ("full", "lora", "qlora", "adapter"),
     "offload": ("none", "cpu", "checkpoints", "optimizer"),
-    "schedule": ("none", "1f1b", "interleaved", "zb", "dualpipe"),
+    "schedule": ("none", "1f1b", "interleaved", "zb", "dualpipe", "gpipe", "v-half", "v-min"),
     "recompute": ("none", "full", "selective"),
 }
-"""How a setting's text may begin."""
+"""How a setting's text begins where it is understood."""
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"outcome": ("ok", "oom"), "trust": ("A", "B", "C")}
 """Texts that stand alone."""
@@ -68,7 +69,7 @@ def problem_of(row_type: type, values: Mapping[str, Any]) -> str | None:
         kinds, optional = _kinds(hint)
         if value is None and (optional or name not in values):
             continue
-        problem = _wrong_type(name, value, kinds, optional) or _wrong_word(name, value)
+        problem = _wrong_type(name, value, kinds, optional) or _wrong_choice(name, value)
         if problem:
             return problem
     return _wrong_stated(values.get("extra") or {})
@@ -98,13 +99,20 @@ def _is(value: object, kind: Any) -> bool:
     return not isinstance(value, int | float) or isinstance(value, bool) or 0 < value < LARGEST
 
 
-def _wrong_word(name: str, value: object) -> str | None:
+def _wrong_choice(name: str, value: object) -> str | None:
     if name in CHOICES and value not in CHOICES[name]:
         return f"{name} is {reprlib.repr(value)}; allowed: {', '.join(CHOICES[name])}"
-    if name in WORDS and not str(value).lower().startswith(WORDS[name]):
-        allowed = f"null or a text that begins with {', '.join(WORDS[name])}"
-        return f"{name} is {reprlib.repr(value)}; allowed: {allowed}"
     return None
+
+
+def unknown_words(row: object) -> dict[str, str]:
+    """Return the settings of a row whose text begins with no known word, with that text."""
+    texts = {name: getattr(row, name) for name in WORDS}
+    return {
+        name: said
+        for name, said in texts.items()
+        if said and not said.strip().lower().startswith(WORDS[name])
+    }
 
 
 def _wrong_stated(extra: Mapping[str, Any]) -> str | None:

@@ -16,6 +16,12 @@ from benchmarks.rows import Row
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.units import GIGA
 from meshwright.planner.graph import ModelGraph
+from meshwright.planner.importers.families import FAMILIES
+
+UNNAMED: Final = "unnamed-mixture"
+"""A ``model_type`` that no family has: Llama's layers, with experts and latent attention as the file says."""
+USUAL_VOCABULARY: Final = 32_000
+"""Llama's; where nothing says how many words a model knows."""
 
 
 class NotExpressibleError(MeshwrightError):
@@ -150,11 +156,21 @@ _SYNONYMS: Final = {"top_k": "topk", "moe_ffn": "expert_ffn", "shared": "shared_
 
 
 def style_of(row: Row) -> Style:
-    """Return the style that a row's model name belongs to; Llama's where no pattern matches."""
+    """Return the style that a row's model name belongs to; Llama's where no pattern matches.
+
+    A mixture of experts under a name that nobody knows has Llama's layers with experts in them.
+    """
     found = _style(row.model_name.lower())
     if found.model_type == "gemma" and row.layers in (26, 42):  # Gemma 2 under its older sibling's name
         return Style("gemma2", found.keys, found.sizes)
+    if row.moe is not None and not _reads_experts(found.model_type):
+        return Style(UNNAMED, sizes=found.sizes)
     return found
+
+
+def _reads_experts(model_type: str) -> bool:
+    family = FAMILIES.get(model_type)
+    return family is not None and "feeds" in family.rules
 
 
 @lru_cache(maxsize=1024)
@@ -196,8 +212,9 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
     sizes = {n: v if v is not None else style.sizes.get(n) for n, v in printed.items()}
     if style.model_type not in ("t5",):
         lacking = [n for n in ("layers", "hidden", "heads", "ffn_hidden", "vocab") if sizes[n] is None]
-        if lacking:
+        if lacking not in ([], ["vocab"]):
             raise NotExpressibleError(f"model sizes not stated: {', '.join(lacking)}")
+        sizes["vocab"] = sizes["vocab"] or USUAL_VOCABULARY
     ffn = sizes["ffn_hidden"]
     sizes["ffn_hidden"] = None if ffn is None else ffn * style.gated_columns
     keys: dict[str, Any] = {SIZES[n]: v for n, v in sizes.items() if v is not None}
@@ -214,6 +231,8 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
         for n in SIZES
         if printed[n] is None and n in style.sizes
     )
+    if sizes["vocab"] == USUAL_VOCABULARY and row.vocab is None and "vocab" not in style.sizes:
+        assumed += (f"vocabulary not stated: {USUAL_VOCABULARY:,}",)
     return keys, assumed
 
 

@@ -66,8 +66,8 @@ DEFAULT_RANK: Final = 16
 
 def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
     """Return what is trained, and what was assumed."""
-    kind = row.tuning or ("lora" if "lora" in row.model_name.lower() else "full")
-    if kind == "full":
+    kind = (row.tuning or ("lora" if "lora" in row.model_name.lower() else "full")).lower()
+    if kind.startswith("full"):
         return Tuning(), ()
     rank, targets, told = row.lora or DEFAULT_RANK, *_adapted(row)
     assumed: tuple[str, ...] = (told,)
@@ -168,7 +168,7 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
         return ("full",) * some + ("none",) * (blocks - some), ("partial recompute: the first layers",)
     if said.startswith("full") or "qkv projections" in said:
         return ("full",) * blocks, ()
-    if said == "none":
+    if said.startswith("none"):
         return ("none",) * blocks, ()
     unnamed = said.startswith("selective (") and "torchtitan" in row.framework
     if (said.startswith("selective-op") or unnamed) and "qkv" not in said and "save a2a" not in said:

@@ -21,6 +21,8 @@ STATE_BYTES: Final = 18
 """Of a parameter under Megatron's mixed precision; what a guessed split must hold."""
 STATE_SHARE: Final = 0.6
 """Of a device's memory that a practitioner leaves to states."""
+_INTERLEAVED_LATER: Final = 2024
+"""From then on Megatron's pipelines of which nothing is printed have virtual stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,23 @@ def degrees_of(row: Row, problem: Problem) -> tuple[dict[str, int], tuple[str, .
         raise NotExpressibleError(
             f"ep {ep} does not divide the {tp * cp * dp} ranks that tp, cp and dp leave"
         )
-    if row.moe is not None and ep > 1:
-        assumed += ("expert-tensor degree not stated: 1",)
-    return {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": 1}, assumed
+    etp, told = _expert_tensor(row, ep, tp, tp * cp * dp)
+    return {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}, (*assumed, *told)
+
+
+def _expert_tensor(row: Row, ep: int, tp: int, ranks: int) -> tuple[int, tuple[str, ...]]:
+    """Return the expert-tensor degree, and what was assumed: no row prints one.
+
+    Megatron-Core splits experts as it splits the other products unless told otherwise
+    (``--expert-tensor-parallel-size`` defaults to the tensor degree); the recipes of NeMo and of
+    Megatron-Bridge say 1, and other stacks have no such split.
+    """
+    if row.moe is None:
+        return 1, ()
+    recipes = re.search(r"bridge|nemo", row.framework.lower())
+    if settings.megatron(row) and not recipes and ranks % (ep * tp) == 0:
+        return tp, (f"expert-tensor degree not stated: {tp}, the tensor degree, as Megatron-Core has it",)
+    return 1, ("expert-tensor degree not stated: 1",)
 
 
 def _split(row: Row, problem: Problem) -> tuple[int, int]:
@@ -124,6 +140,14 @@ def micro_batches_of(row: Row, batch: int, dp: int, pp: int = 1) -> tuple[int, i
     return size, count, assumed
 
 
+def _interleaves(row: Row) -> bool:
+    """Return whether a pipeline of which nothing is printed interleaves: Megatron's from 2024 on do.
+
+    The performance guides of NeMo and Megatron-Core give virtual stages to every pipeline since then.
+    """
+    return settings.megatron(row) and (row.year or 0) >= _INTERLEAVED_LATER
+
+
 def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, tuple[str, ...]]:
     """Return the schedule and the chunks per rank, and what was assumed.
 
@@ -136,14 +160,16 @@ def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, t
     vpp = row.vpp or 1
     if pp == 1:
         return "1f1b", 1, ()
-    zero_bubble = re.match(r"zb-?\w+|dualpipe-?\w*", said)
-    if zero_bubble:
-        name = zero_bubble.group().replace("-", "")
+    named = re.match(r"zb-?\w+|dualpipe-?\w*|gpipe|v-\w+", said)
+    if named:
+        name = named.group().replace("v-", "v_").replace("-", "")
+        name = {"dualpipe": "dualpipev"}.get(name, name)  # two copies of the weights folded into a V
         if name not in names():
             raise NotExpressibleError(f"schedule {name} is not known to the planner")
-        return name, 1, ()
+        return name, 1 if legal(name, pp, 1, count) is None else 2, ()
     assumed: tuple[str, ...] = ()
-    if vpp == 1 and ("interleaved" in said or said == "1f1b-i") and row.vpp is None:
+    interleaves = "interleaved" in said or said == "1f1b-i" or (row.schedule is None and _interleaves(row))
+    if vpp == 1 and interleaves and row.vpp is None:
         vpp = max((blocks + 2) // pp, 1)
         assumed += (f"virtual stages not stated: one layer a chunk, vpp {vpp}",)
     if vpp == 1:
