@@ -151,7 +151,7 @@ def traffic_time(traffic: Traffic, groups: Mapping[Group, GroupSpan], profile: P
         )
     else:
         seconds = collective_time(traffic.collective, traffic.bytes, span)
-    return seconds / profile.layer_rate
+    return seconds / (profile.layer_rate * profile.backend_rate(traffic.collective))
 
 
 def _by_cause(cause: int, seconds: Num) -> FloatArray:

@@ -20,6 +20,7 @@ from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.calibration import overlaid
 from meshwright.costmodels.fusion import FUSIONS, GROUPS
 from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.work import Collective
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 
 FILE_SUFFIX: Final = ".toml"
@@ -79,6 +80,8 @@ class Profile:
         protocols, tensors sent one by one).
     layer_rate
         The same for collectives of tensor, context and expert groups.
+    scatter_rate
+        Share of the rate of gathers that reduce-scatters reach.
     reduce_whole
         Whether ZeRO-1 all-reduces whole gradients instead of scattering them.
     prefetch_units
@@ -143,6 +146,7 @@ class Profile:
     dispatch_sync_s: Num
     data_rate: Num
     layer_rate: Num
+    scatter_rate: Num
     reduce_whole: bool
     prefetch_units: Num
     bucket_bytes: Num
@@ -171,6 +175,10 @@ class Profile:
     def fusions(self) -> Mapping[str, str]:
         """How each group of memory-bound operators runs."""
         return {group: getattr(self, group) for group in GROUPS}
+
+    def backend_rate(self, collective: Collective) -> Num:
+        """Return what the library of collectives reaches of the network's rate in one of them."""
+        return self.scatter_rate if collective == "reduce_scatter" else 1.0
 
 
 @lru_cache(maxsize=1)

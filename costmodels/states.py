@@ -85,7 +85,8 @@ def _collective(
     """Return the seconds of a collective over both places' groups, one after the other, (B, K)."""
     spans = (where.replicas, where.expert_replicas) if copies else (where.shards, where.expert_shards)
     times = [collective_time(name, b, wide(span)) for b, span in zip(moved, spans, strict=True)]
-    return np.asarray(sum(times) / setting.profile.data_rate)
+    rate = setting.profile.data_rate * setting.profile.backend_rate(name)
+    return np.asarray(sum(times) / rate)
 
 
 def layer_states(

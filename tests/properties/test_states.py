@@ -12,7 +12,7 @@ from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_optimizer
 from meshwright.costmodels.spans import layer_groups, state_spans
 from meshwright.costmodels.strategy import OFFLOADS, Setting
-from meshwright.costmodels.tables import build_tables
+from meshwright.costmodels.tables import BACKWARD, build_tables
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import group_span
 from meshwright.planner.importers import load_model
@@ -165,3 +165,16 @@ def test_experts_around_a_pipeline_dimension_cross_nodes_sooner():
     inside = make_strategies(dp=8, pp=8, ep=8, data_stride=8, pipeline_stride=1, inner=1)
     assert layer_groups(CLUSTER, outside)["expert"].sizes.tolist() == [[8, 1]]
     assert layer_groups(CLUSTER, inside)["expert"].sizes.tolist() == [[1, 8]]
+
+
+@given(st.floats(0.1, 1.0), stages)
+def test_a_backend_that_scatters_slowly_slows_scatters_alone(rate, stage):
+    slow = replace(DENSE, profile=replace(DENSE.profile, scatter_rate=rate, overlap_parameters=0.0))
+    plain = replace(DENSE, profile=replace(DENSE.profile, scatter_rate=1.0, overlap_parameters=0.0))
+    strategies = make_strategies(dp=8, zero_stage=stage)
+    before, after = (build_tables(s, strategies) for s in (plain, slow))
+    part = BACKWARD.index("gradient_reduction")
+    ratio = 1 / rate if stage >= 2 else 1.0
+    assert after.backward_parts[..., part] == pytest.approx(ratio * before.backward_parts[..., part])
+    assert after.forward_s == pytest.approx(before.forward_s)
+    assert after.gather_s == pytest.approx(before.gather_s)
