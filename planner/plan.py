@@ -19,6 +19,12 @@ KV_EXCHANGES = ("ring", "all_gather")
 HEADROOM = 0.04
 """The headroom where nobody asks for another, and of plans that do not record it."""
 
+_LATER = {"headroom": HEADROOM, "parameters": None, "hidden_size": None}
+"""Fields that plans of this version did not always have, and what their absence means."""
+
+_BOUNDS = {"zero_stage": (0, 3), "parameters": (1, 10**15)}
+"""The least and the largest value of whole numbers that may be 0 or very large."""
+
 
 def full_placement(names: Sequence[str]) -> tuple[str, ...]:
     """Return an order of all four dimensions: where ``cp`` is not named it lies next to ``tp``."""
@@ -52,6 +58,8 @@ class Plan:
         Rows of the busiest expert rank over the mean that the plan was priced with.
     headroom
         Fraction of a device's usable memory that the plan was asked to leave free.
+    parameters, hidden_size
+        Of the model that was planned for, by which another model is told apart; None in older plans.
     tp, cp, pp, dp, vpp
         Tensor, context, pipeline and data degree, and chunks (virtual stages) per pipeline rank.
     dp_replicate
@@ -92,6 +100,8 @@ class Plan:
     tuning: str = "full"
     expert_load: float = 1.0
     headroom: float = HEADROOM
+    parameters: int | None = None
+    hidden_size: int | None = None
     target: str
     profile: str
     tp: int
@@ -155,7 +165,7 @@ class Plan:
             raise MeshwrightError(
                 f"plan: schema_version {version!r} is not 1 to {SCHEMA_VERSION}; plan again"
             )
-        data = _upgraded(data) if version == 1 else {"headroom": HEADROOM, **data}
+        data = _upgraded(data) if version == 1 else {**_LATER, **data}
         wanted = {f.name for f in fields(cls)}
         given = set(data) - {"schema_version"}
         for name in sorted(wanted ^ given):
@@ -203,11 +213,10 @@ def _check_types(data: Mapping[str, Any]) -> None:
     for f in fields(Plan):
         name, value = f.name, data[f.name]
         if f.type is int or (f.type == int | None and value is not None):
-            least = 0 if name == "zero_stage" else 1
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 10**12:
-                raise MeshwrightError(
-                    f"plan: {name} is {value!r}; a whole number of at least {least} is expected"
-                )
+            least, most = _BOUNDS.get(name, (1, 10**12))
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                told = f"from {least} to {most}"
+                raise MeshwrightError(f"plan: {name} is {value!r}; a whole number {told} is expected")
         elif f.type is float:
             least, end = (0, 1) if name == "headroom" else (1, 1e6)
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < end:

@@ -151,6 +151,8 @@ def plan_from(
         optimizer=job.optimizer,
         loss=loss_name(problem),
         headroom=float(job.headroom),
+        parameters=problem.base.parameters,
+        hidden_size=problem.base.hidden_size,
         target=job.target,
         profile=problem.profile.name,
         chunks=chunks,

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,8 @@ MALFORMED = [
     ({"dp": 2**41}, "dp is"),
     ({"vpp": 0}, "vpp is 0"),
     ({"zero_stage": -1}, "zero_stage is -1"),
+    ({"zero_stage": 4}, "zero_stage is 4; a whole number from 0 to 3"),
+    ({"parameters": 10**16}, "parameters is"),
     ({"micro_batch_size": 0}, "micro_batch_size"),
     ({"num_microbatches": 1.5}, "num_microbatches"),
     ({"global_batch_size": {}}, "global_batch_size"),
@@ -91,7 +94,10 @@ def test_a_malformed_plan_is_refused_by_name(changes: dict[str, Any], told: str)
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("name", sorted(set(_data()) - {"schema_version", "headroom"}))
+ABSENT = {"headroom": 0.04, "parameters": None, "hidden_size": None}
+
+
+@pytest.mark.parametrize("name", sorted(set(_data()) - {"schema_version", *ABSENT}))
 def test_a_missing_field_is_named(name: str) -> None:
     data = _data()
     del data[name]
@@ -99,11 +105,19 @@ def test_a_missing_field_is_named(name: str) -> None:
         Plan.from_dict(data)
 
 
-def test_a_plan_without_its_headroom_has_the_usual_one() -> None:
-    data = _data(headroom=0.1)
-    assert Plan.from_dict(data).headroom == 0.1
-    del data["headroom"]
-    assert Plan.from_dict(data).headroom == 0.04
+@pytest.mark.parametrize("name", ABSENT)
+def test_a_plan_of_before_a_field_has_its_usual_value(name: str) -> None:
+    given = {"headroom": 0.1, "parameters": 5, "hidden_size": 5}
+    data = _data(**given)
+    assert getattr(Plan.from_dict(data), name) == given[name]
+    del data[name]
+    assert getattr(Plan.from_dict(data), name) == ABSENT[name]
+
+
+def test_a_plan_tells_its_model_apart() -> None:
+    problem, plan = case()
+    assert (plan.parameters, plan.hidden_size) == (problem.base.parameters, problem.base.hidden_size)
+    assert plan.parameters == 8_030_261_248
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '"plan"', "[" * 100_000])
@@ -135,7 +149,7 @@ def test_placements_that_are_none_are_refused(placement: list[Any]) -> None:
 
 
 LATER = ("cp", "dp_replicate", "ep", "etp", "hpz", "ulysses", "kv_exchange", "offload", "tuning")
-LATER += ("expert_load", "target_length", "image_tokens", "headroom")
+LATER += ("expert_load", "target_length", "image_tokens", *ABSENT)
 
 
 @pytest.mark.parametrize("placement", ["tp,dp,pp", "tp,pp,dp"])
@@ -144,7 +158,7 @@ def test_a_plan_of_version_1_is_read_as_what_it_was(placement: str) -> None:
     _, plan = case(tp=4, pp=2, placement=placement, recompute="0-3:full,4-31:none")
     old = {k: v for k, v in plan.to_dict().items() if k not in LATER}
     old |= {"schema_version": 1, "placement": placement.split(",")}
-    assert Plan.from_dict(old) == plan
+    assert Plan.from_dict(old) == replace(plan, **ABSENT)
     del old["tp"]
     with pytest.raises(MeshwrightError, match="'tp' is missing"):
         Plan.from_dict(old)
