@@ -82,6 +82,7 @@ def solve(
     output: o.OutputDir = None,
     force: o.Force = False,
     script: o.Script = None,
+    launcher: o.Launchers = None,
     as_json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> ExitCode:

@@ -129,6 +129,14 @@ Script = Annotated[
     str | None,
     typer.Option("--script", metavar="FILE", help="Training script that the launch files start."),
 ]
+Launchers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--launcher",
+        metavar="L",
+        help="torchrun, accelerate, deepspeed, slurm, kubernetes or skypilot; repeat for several.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
 

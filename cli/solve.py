@@ -1,7 +1,7 @@
 """``meshwright solve``: from a job to a proven plan and the files that launch it."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ def run(flags: Mapping[str, Any]) -> ExitCode:
     if request.strategy and not quiet:
         print("note: solve ignores the strategy of the job file; estimate prices it", file=sys.stderr)
     problem = Problem.load(request.model, request.cluster, request.job)
+    _check_launchers(problem, flags["launcher"] or ())
     result = _search(problem, request, quiet=quiet)
     if flags["as_json"]:
         files = _write(problem, result, flags)
@@ -76,6 +77,14 @@ def _check_output(folder: Path | None, *, force: bool) -> None:
         raise MeshwrightError(f"output: {nearest} is no folder; name a new folder")
 
 
+def _check_launchers(problem: Problem, names: Sequence[str]) -> None:
+    """Refuse before a long search launchers that do not start the target."""
+    if names:
+        from meshwright.planner.emit.registry import launchers_of
+
+        launchers_of(problem.target.name, names)
+
+
 def _write(problem: Problem, result: Result, flags: Mapping[str, Any]) -> list[str]:
     """Write the plan's files where asked, and return their paths."""
     folder: Path | None = flags["output"]
@@ -86,5 +95,5 @@ def _write(problem: Problem, result: Result, flags: Mapping[str, Any]) -> list[s
         return []
     from meshwright.planner.emit.write import write_plan
 
-    script = {} if flags["script"] is None else {"script": flags["script"]}
-    return [str(path) for path in write_plan(problem, result, folder, force=flags["force"], **script)]
+    chosen = {"script": flags["script"], "launchers": flags["launcher"] or ()}
+    return [str(path) for path in write_plan(problem, result, folder, force=flags["force"], **chosen)]

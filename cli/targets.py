@@ -1,20 +1,42 @@
-"""``meshwright targets``: the frameworks that a plan can be written for."""
+"""``meshwright targets``: the frameworks that a plan can be written for, and how the files are verified."""
+
+from rich.console import Group
 
 from meshwright.cli.errors import ExitCode
 from meshwright.cli.render import show
-from meshwright.cli.tables import grid, screen, write_json
+from meshwright.cli.tables import bullets, grid, screen, section, write_json
+from meshwright.planner.emit.launchers import LAUNCHERS
+from meshwright.planner.emit.registry import EMITTERS
 from meshwright.planner.target import TARGETS
 
 
 def run(*, as_json: bool) -> ExitCode:
-    """List every target, its profile and what it loses."""
+    """List every target with its profile, what it loses and how it is verified, then the launchers."""
     if as_json:
-        write_json(
-            {t.name: {"title": t.title, "profile": t.profile, "loses": t.loses} for t in TARGETS.values()}
-        )
+        write_json({name: _told(name) for name in TARGETS})
         return ExitCode.FOUND
-    table = grid("Target", "Framework", "Profile", "What a plan loses there")
-    for target in TARGETS.values():
-        table.add_row(target.name, target.title, target.profile, "; ".join(target.loses) or "nothing")
-    show(screen(), table)
+    table = grid("Target", "Framework", "Profile", "Verified", "What a plan loses there")
+    for name, target in TARGETS.items():
+        loses = "; ".join(target.loses) or "nothing"
+        table.add_row(name, target.title, target.profile, EMITTERS[name].level, loses)
+    launchers = grid("Launcher", "Starts", "Verified")
+    for tool in LAUNCHERS.values():
+        able = [name for name, e in EMITTERS.items() if tool.kind == "job" or tool.name in e.launchers]
+        launchers.add_row(tool.name, ", ".join(able), tool.level)
+    checked = bullets(
+        f"{name} ({e.level}): {e.checked}" for name, e in (*EMITTERS.items(), *LAUNCHERS.items())
+    )
+    show(screen(), Group(table, *section("Launchers", launchers), *section("How it was verified", checked)))
     return ExitCode.FOUND
+
+
+def _told(name: str) -> dict[str, object]:
+    target, emitter = TARGETS[name], EMITTERS[name]
+    return {
+        "title": target.title,
+        "profile": target.profile,
+        "loses": target.loses,
+        "level": emitter.level,
+        "checked": emitter.checked,
+        "launchers": [e.name for e in LAUNCHERS.values() if e.kind == "job" or e.name in emitter.launchers],
+    }

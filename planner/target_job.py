@@ -39,12 +39,12 @@ def refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str
         found.append("mtp=true: only false")
     if target.families is not None and model.family not in target.families:
         found.append(f"model={model.name}: only {', '.join(sorted(target.families))}, not {model.family}")
-    elif target.decoders_only and not _plain_decoder(model):
+    elif target.decoders_only and not plain_decoder(model):
         found.append(f"model={model.name}: only decoders of one stream with attention in every layer")
     return found
 
 
-def _plain_decoder(model: ModelGraph) -> bool:
+def plain_decoder(model: ModelGraph) -> bool:
     """Return whether a model is one stream of text through blocks that all attend to what came before."""
     blocks = [kind for kind in model.kinds if kind.role == "block"]
     cores = [[op for op in kind.operators if isinstance(op, Attention)] for kind in blocks]

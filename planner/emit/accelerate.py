@@ -6,9 +6,10 @@ ignores unknown keys inside ``fsdp_config``, hence the test that compares every 
 
 from typing import Any, Final
 
-from meshwright.planner.emit import launch
+from meshwright.planner.emit import launch, scripts
 from meshwright.planner.emit.arguments import script_notes, to_json, training_arguments
 from meshwright.planner.emit.base import Emitter
+from meshwright.planner.emit.launchers import even_hosts
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 
@@ -61,12 +62,7 @@ def limits(problem: Problem, plan: Plan) -> list[str]:
     ):
         if value not in allowed:
             found.append(f"{name}={value}: only {', '.join(sorted(allowed))}")
-    hosts = launch.lay_out(problem, plan)
-    if hosts.last != hosts.per_host:
-        found.append(
-            f"dp={plan.dp}: Accelerate starts equally many processes on each host; "
-            f"{hosts.last} of {hosts.per_host} are used on the last"
-        )
+    found += even_hosts(problem, plan)
     if problem.cluster.accelerator.kind == "cpu":
         found.append(f"cluster={problem.cluster.name}: on CPUs Accelerate runs no FSDP and says nothing")
     if problem.model.block_class is None:
@@ -77,7 +73,7 @@ def limits(problem: Problem, plan: Plan) -> list[str]:
     return found
 
 
-def emit(problem: Problem, plan: Plan, script: str) -> dict[str, str]:
+def files(problem: Problem, plan: Plan) -> dict[str, str]:
     """Return the files."""
     import yaml
 
@@ -87,8 +83,7 @@ def emit(problem: Problem, plan: Plan, script: str) -> dict[str, str]:
     return {
         "accelerate.yaml": yaml.safe_dump(config(problem, plan), sort_keys=False),
         "training_args.json": to_json(arguments),
-        "launch.sh": launch.accelerate(problem, plan, script),
-        "job.sbatch": launch.sbatch(problem, plan, "launch.sh"),
+        **({"train.py": scripts.script(scripts.ACCELERATE)} if scripts.writes_script(problem, plan) else {}),
     }
 
 
@@ -108,14 +103,14 @@ EMITTER: Final = Emitter(
     target="fsdp",
     level="run",
     checked="a small model was trained from such a file with Accelerate 1.15.0 on two CPU processes",
-    emit=emit,
+    files=files,
     limits=limits,
     about={
         "accelerate.yaml": "Accelerate's configuration: FSDP2, wrapping, recomputation, precision",
         "training_args.json": "micro-batch, accumulation and precision as arguments of a Trainer",
-        "launch.sh": "starts one host's share with Accelerate",
-        "job.sbatch": "a Slurm job",
+        "train.py": "a small training script that reads the other files; `--script` names your own instead",
     },
-    start=launch.start,
     script=script,
+    launchers=("accelerate",),
+    default_launchers=("accelerate", "slurm"),
 )

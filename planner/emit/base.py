@@ -6,16 +6,17 @@ the target has no word for is an error that names it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Final
 
+from meshwright.planner.emit.launchers import Level
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import has_experts
 from meshwright.planner.target import TARGET_DEGREES, Target
 from meshwright.planner.target_job import fitted, refusals
 
-Level = Literal["run", "built", "parsed", "flag table", "syntax"]
+Files = Callable[[Problem, Plan], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -27,31 +28,44 @@ class Emitter:
     target
         A name of :data:`~meshwright.planner.target.TARGETS`.
     level
-        How the files are verified: ``run`` (a training step ran from them), ``built`` (the framework builds
-        its configuration from them), ``parsed`` (its own parser accepts them), ``flag table`` (every flag
-        stands in a table of its flags) or ``syntax`` (well-formed only).
+        How the files are verified, see :data:`~meshwright.planner.emit.launchers.Level`.
     checked
         The same in a sentence, for the user.
-    emit
-        From the problem, the plan and the training script's path to file texts by name.
+    files
+        From the problem and the plan to the framework's own files, text by name. A ``train.py`` among them
+        is started unless the user names another script.
     limits
         What this framework's files cannot express beyond the target's declared limits, one line each.
     about
         What each file is, in a line.
-    start
-        From the number of hosts to the lines that say how to start.
     script
         What the training script itself must do, for no file can say it.
+    default_script
+        The script that is started where nobody names one and none is emitted.
+    arguments
+        Words of bash between the script and the user's arguments, each followed by a space.
+    before
+        Lines of bash that must run on each host before the processes start.
+    launchers, default_launchers
+        Launchers of processes that can start it, and those whose files are written where nobody chose.
+    beside, options
+        Files that a launcher needs beside its own, and words of bash for it, by the launcher's name.
     """
 
     target: str
     level: Level
     checked: str
-    emit: Callable[[Problem, Plan, str], dict[str, str]]
+    files: Files
     limits: Callable[[Problem, Plan], list[str]]
     about: Mapping[str, str]
-    start: Callable[[int], list[str]]
     script: Callable[[Problem, Plan], list[str]]
+    default_script: str = "train.py"
+    arguments: str = ""
+    before: Callable[[Problem, Plan], tuple[str, ...]] = lambda problem, plan: ()
+    launchers: tuple[str, ...] = ("torchrun",)
+    default_launchers: tuple[str, ...] = ("torchrun", "slurm")
+    beside: Mapping[str, Files] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 Rule = Callable[[Problem, Plan, Target], str | None]

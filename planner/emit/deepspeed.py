@@ -7,7 +7,7 @@ test that compares every emitted key with those that its configuration reads.
 from typing import Any, Final
 
 from meshwright.costmodels.profile import find_profile
-from meshwright.planner.emit import launch
+from meshwright.planner.emit import launch, scripts
 from meshwright.planner.emit.arguments import ADAM, CLIPPING, script_notes, to_json, training_arguments
 from meshwright.planner.emit.base import Emitter
 from meshwright.planner.plan import Plan
@@ -130,20 +130,42 @@ def limits(problem: Problem, plan: Plan) -> list[str]:
     return found
 
 
-def emit(problem: Problem, plan: Plan, script: str) -> dict[str, str]:
+def files(problem: Problem, plan: Plan) -> dict[str, str]:
     """Return the files."""
     checkpointing = "full" in plan.recompute
     bf16 = {"bf16": True} if plan.precision == "pure-bf16" else {}
     arguments = training_arguments(plan, **bf16, gradient_checkpointing=checkpointing)
-    files = {
+    return {
         "ds_config.json": to_json(config(problem, plan)),
         "training_args.json": to_json(arguments),
-        "launch.sh": launch.deepspeed(problem, plan, script, ARGUMENTS),
-        "launch_torchrun.sh": launch.torchrun(problem, plan, script, ARGUMENTS),
-        "job.sbatch": launch.sbatch(problem, plan, "launch_torchrun.sh"),
+        **({"train.py": scripts.script(scripts.DEEPSPEED)} if scripts.writes_script(problem, plan) else {}),
     }
+
+
+def hostfile(problem: Problem, plan: Plan) -> dict[str, str]:
+    """Return the list of hosts that DeepSpeed's launcher reads; nothing for one host."""
     several = launch.lay_out(problem, plan).count > 1
-    return {**files, "hostfile": launch.hostfile(problem, plan)} if several else files
+    return {"hostfile": launch.hostfile(problem, plan)} if several else {}
+
+
+def accelerate(problem: Problem, plan: Plan) -> dict[str, str]:
+    """Return what ``accelerate launch`` reads where it starts DeepSpeed's processes."""
+    import yaml
+
+    plugin = {"deepspeed_config_file": "ds_config.json", "zero3_init_flag": plan.zero_stage == 3}
+    values = {
+        "compute_environment": "LOCAL_MACHINE",
+        "debug": False,
+        "distributed_type": "DEEPSPEED",
+        "deepspeed_config": {**plugin, "deepspeed_multinode_launcher": "standard"},
+        "num_machines": launch.lay_out(problem, plan).count,
+        "num_processes": plan.num_devices,
+        "rdzv_backend": "static",
+        "same_network": True,
+        "use_cpu": False,
+        "main_training_function": "main",
+    }
+    return {"accelerate.yaml": yaml.safe_dump(values, sort_keys=False)}
 
 
 def script(problem: Problem, plan: Plan) -> list[str]:
@@ -166,32 +188,23 @@ def script(problem: Problem, plan: Plan) -> list[str]:
     return [*notes, *script_notes(problem, plan)]
 
 
-def start(hosts: int) -> list[str]:
-    """Return how to start."""
-    if hosts == 1:
-        return ["`./launch.sh`"]
-    return [
-        "Put your hosts' names into `hostfile`, then on the first host "
-        "`MASTER_ADDR=<its address> ./launch.sh` (needs pdsh and password-free ssh), or",
-        "on every host `NODE_RANK=<0, 1, ...> MASTER_ADDR=<first host> ./launch_torchrun.sh`, or",
-        "under Slurm `sbatch job.sbatch` from this folder.",
-    ]
-
-
 EMITTER: Final = Emitter(
     target="deepspeed",
     level="run",
     checked="a small model was trained from such a file with DeepSpeed 0.19.8 on two CPU processes",
-    emit=emit,
+    files=files,
     limits=limits,
     about={
         "ds_config.json": "DeepSpeed's configuration",
         "training_args.json": "the same decisions as arguments of a transformers Trainer",
-        "launch.sh": "starts everything with DeepSpeed's launcher",
-        "launch_torchrun.sh": "starts one host's share with torchrun, without ssh",
-        "job.sbatch": "a Slurm job",
         "hostfile": "the hosts, with placeholder names: edit it",
+        "accelerate.yaml": "the same configuration as Accelerate's launcher reads it",
+        "train.py": "a small training script that reads the other files; `--script` names your own instead",
     },
-    start=start,
     script=script,
+    arguments=ARGUMENTS,
+    launchers=("deepspeed", "torchrun", "accelerate"),
+    default_launchers=("deepspeed", "torchrun", "slurm"),
+    beside={"deepspeed": hostfile, "accelerate": accelerate},
+    options={"accelerate": '--deepspeed_config_file "$HERE/ds_config.json" '},
 )

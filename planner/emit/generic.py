@@ -2,19 +2,10 @@
 
 from typing import Final
 
-from meshwright.planner.emit import launch
 from meshwright.planner.emit.arguments import script_notes
 from meshwright.planner.emit.base import Emitter
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
-
-
-def emit(problem: Problem, plan: Plan, script: str) -> dict[str, str]:
-    """Return the files."""
-    return {
-        "launch.sh": launch.torchrun(problem, plan, script),
-        "job.sbatch": launch.sbatch(problem, plan, "launch.sh"),
-    }
 
 
 def script(problem: Problem, plan: Plan) -> list[str]:
@@ -35,10 +26,9 @@ def _order(plan: Plan) -> list[str]:
 EMITTER: Final = Emitter(
     target="any",
     level="syntax",
-    checked="torchrun's parser and bash accept such launchers; no framework's configuration is written",
-    emit=emit,
+    checked="no framework's configuration is written",
+    files=lambda problem, plan: {},
     limits=lambda problem, plan: [],
-    about={"launch.sh": "starts one host's share with torchrun", "job.sbatch": "a Slurm job"},
-    start=launch.start,
+    about={},
     script=script,
 )

@@ -12,10 +12,8 @@ import shlex
 from typing import Final
 
 from meshwright.costmodels.recompute import has_experts
-from meshwright.planner.emit import launch
 from meshwright.planner.emit.arguments import ADAM, CLIPPING
 from meshwright.planner.emit.base import Emitter
-from meshwright.planner.emit.launch_lines import before_start
 from meshwright.planner.emit.megatron_model import missing, model_flags, moe_flags
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
@@ -174,24 +172,20 @@ def limits(problem: Problem, plan: Plan) -> list[str]:
     return [] if loop else ["chunks: only dealt to the pipeline ranks in turn"]
 
 
-def emit(problem: Problem, plan: Plan, script: str) -> dict[str, str]:
-    """Return the files."""
-    lines = ["# shellcheck source=/dev/null", 'source "$HERE/megatron_args.sh"']
-    if plan.tp > 1 or plan.cp > 1:
-        # Before Blackwell the order in which kernels were issued is kept on one connection only.
-        lines.insert(0, 'export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"')
-    return {
-        "megatron_args.sh": arguments(problem, plan),
-        "launch.sh": before_start(launch.torchrun(problem, plan, script, ARGUMENTS), lines),
-        "job.sbatch": launch.sbatch(problem, plan, "launch.sh"),
-    }
+def before(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Return what each host's script does first: variables that the framework needs, and its arguments."""
+    read = ("# shellcheck source=/dev/null", 'source "$HERE/megatron_args.sh"')
+    if plan.tp == plan.cp == 1:
+        return read
+    # Before Blackwell the order in which kernels were issued is kept on one connection only.
+    return ('export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"', *read)
 
 
 def script(problem: Problem, plan: Plan) -> list[str]:
     """Return what the script must do."""
     return [
-        "Start Megatron-LM's `pretrain_gpt.py` (set `TRAIN_SCRIPT` to it), with arguments for data, "
-        "tokenizer, length of the run and checkpoints after `launch.sh`.",
+        "Start from a checkout of Megatron-LM (or set `TRAIN_SCRIPT` to its `pretrain_gpt.py`), with "
+        "arguments for data, tokenizer, length of the run and checkpoints after `launch.sh`.",
         f"The tokenizer brings the vocabulary, priced with {problem.model.vocab_size} entries.",
         *missing(problem.model),
         "Use flash attention through Transformer Engine (Megatron-LM's default).",
@@ -200,16 +194,14 @@ def script(problem: Problem, plan: Plan) -> list[str]:
 
 EMITTER: Final = Emitter(
     target="megatron",
-    level="flag table",
+    level="parsed",
     checked="every flag stands in a table of Megatron-LM's; Megatron-Core 0.16.1 reads the layout and takes "
     "the values (Megatron-LM's own argument parser is in no package)",
-    emit=emit,
+    files=lambda problem, plan: {"megatron_args.sh": arguments(problem, plan)},
     limits=limits,
-    about={
-        "megatron_args.sh": "Megatron-LM's arguments as a bash array",
-        "launch.sh": "starts one host's share with torchrun",
-        "job.sbatch": "a Slurm job",
-    },
-    start=launch.start,
+    about={"megatron_args.sh": "Megatron-LM's arguments as a bash array"},
     script=script,
+    default_script="pretrain_gpt.py",
+    arguments=ARGUMENTS,
+    before=before,
 )

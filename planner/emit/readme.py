@@ -1,9 +1,9 @@
 """The README of an output folder: what each file is, how to start, what is verified, what to expect."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from meshwright.hardware.units import bytes_to_gib
-from meshwright.planner.emit.launch import lay_out
+from meshwright.planner.emit.launchers import Launcher, named, start_lines
 from meshwright.planner.emit.registry import EMITTERS, able_targets
 from meshwright.planner.emit.text import code
 from meshwright.planner.plan import Plan
@@ -12,17 +12,31 @@ from meshwright.planner.result import Estimate, Result
 from meshwright.planner.target import find_target
 
 
-def readme(problem: Problem, plan: Plan, files: Iterable[str], answer: Plan | Estimate | Result) -> str:
+def readme(
+    problem: Problem,
+    plan: Plan,
+    files: Iterable[str],
+    answer: Plan | Estimate | Result,
+    launchers: Sequence[Launcher],
+) -> str:
     """Return the README of a folder with ``files`` (by name) for the plan in ``answer``."""
-    emitter = EMITTERS[plan.target]
-    about = {**emitter.about, "plan.json": "every decision of the plan; read it back with `meshwright`"}
+    emitter, scripts = EMITTERS[plan.target], named(launchers)
+    about = {
+        **emitter.about,
+        **{scripts[tool.name]: tool.about for tool in launchers},
+        "plan.json": "every decision of the plan; read it back with `meshwright`",
+    }
     sections = {
         f"{code(plan.model)} on {code(plan.cluster)}": _decisions(plan),
         "Expected": _expected(answer),
         "Files": [f"{code(name)}: {about[name]}" for name in sorted(files)],
-        "Start": emitter.start(lay_out(problem, plan).count),
+        "Start": start_lines(problem, plan, launchers),
         "What the training script must do": emitter.script(problem, plan),
-        "Verified": [f"Level {code(emitter.level)}: {emitter.checked}.", *_able(problem, plan)],
+        "Verified": [
+            f"Level {code(emitter.level)}: {emitter.checked}.",
+            *(f"{code(scripts[e.name])}, level {code(e.level)}: {e.checked}." for e in launchers),
+            *_able(problem, plan),
+        ],
     }
     parts = [f"## {title}\n\n{_items(lines)}" for title, lines in sections.items()]
     return "\n".join(parts).removeprefix("#")

@@ -13,11 +13,9 @@ from a plan's:
 
 from typing import Any, Final
 
-from meshwright.planner.emit import launch
 from meshwright.planner.emit.arguments import ADAM, CLIPPING, script_notes
 from meshwright.planner.emit.base import Emitter
-from meshwright.planner.emit.launch_lines import before_start
-from meshwright.planner.emit.torchtitan_code import FULL, LAYERWISE, NONE, TEMPLATE
+from meshwright.planner.emit.torchtitan_code import FULL, LAYERWISE, NONE, START, TEMPLATE
 from meshwright.planner.plan import Chunk, Plan
 from meshwright.planner.problem import Problem
 
@@ -165,21 +163,15 @@ def limits(problem: Problem, plan: Plan) -> list[str]:
     ][:1]
 
 
-def emit(problem: Problem, plan: Plan, script: str) -> dict[str, str]:
+def files(problem: Problem, plan: Plan) -> dict[str, str]:
     """Return the files."""
-    path = ['export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"']
-    return {
-        "meshwright_config.py": config(problem, plan),
-        "launch.sh": before_start(launch.torchrun(problem, plan, script, ARGUMENTS), path),
-        "job.sbatch": launch.sbatch(problem, plan, "launch.sh"),
-    }
+    return {"meshwright_config.py": config(problem, plan), "train.py": START}
 
 
 def script(problem: Problem, plan: Plan) -> list[str]:
     """Return what the script must do."""
     return [
-        "Start torchtitan; two lines do it: `from torchtitan.train import main` and `main()`. The function "
-        "`planned` in `meshwright_config.py` is its configuration.",
+        "`train.py` starts torchtitan; `planned` in `meshwright_config.py` is its configuration.",
         "Name data set and tokenizer behind `launch.sh` (`--hf_assets_path`, `--dataloader.dataset`); they "
         "are no part of the plan.",
         "`TITAN_FLAVOR` names another flavor of the model; layers, width and vocabulary are checked.",
@@ -195,13 +187,13 @@ EMITTER: Final = Emitter(
     target="torchtitan",
     level="parsed",
     checked="torchtitan 0.3.0's own configuration manager reads such files (nothing was built or run)",
-    emit=emit,
+    files=files,
     limits=limits,
     about={
         "meshwright_config.py": "torchtitan's configuration as a Python function",
-        "launch.sh": "starts one host's share with torchrun",
-        "job.sbatch": "a Slurm job",
+        "train.py": "starts torchtitan",
     },
-    start=launch.start,
     script=script,
+    arguments=ARGUMENTS,
+    before=lambda problem, plan: ('export PYTHONPATH="$HERE${PYTHONPATH:+:$PYTHONPATH}"',),
 )

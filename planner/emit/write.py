@@ -7,12 +7,13 @@ machine that dies between two swaps leaves whole files of both plans, and the ol
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.emit.readme import readme
-from meshwright.planner.emit.registry import emit
+from meshwright.planner.emit.registry import emit, launchers_of
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate, Result
@@ -34,17 +35,20 @@ def plan_of(answer: Answer) -> Plan:
     return plan
 
 
-def render(problem: Problem, answer: Answer, script: str = "train.py") -> dict[str, str]:
+def render(
+    problem: Problem, answer: Answer, script: str | None = None, launchers: Sequence[str] = ()
+) -> dict[str, str]:
     """Return every file of the output folder, text by name.
 
     Raises
     ------
     MeshwrightError
-        If there is no plan, its target cannot express it, or ``script`` is no file name.
+        If there is no plan, its target cannot express it, a launcher cannot start it, or ``script`` is no
+        file name.
     """
     plan = plan_of(answer)
-    files = {**emit(problem, plan, script), "plan.json": plan.to_json()}
-    return {**files, "README.md": readme(problem, plan, files, answer)}
+    files = {**emit(problem, plan, script, launchers), "plan.json": plan.to_json()}
+    return {**files, "README.md": readme(problem, plan, files, answer, launchers_of(plan.target, launchers))}
 
 
 def write_plan(
@@ -52,7 +56,8 @@ def write_plan(
     answer: Answer,
     out_dir: str | os.PathLike[str],
     force: bool = False,
-    script: str = "train.py",
+    script: str | None = None,
+    launchers: Sequence[str] = (),
 ) -> list[Path]:
     """Write the plan's files into ``out_dir`` and return their paths, sorted.
 
@@ -65,14 +70,16 @@ def write_plan(
     force
         Replace our files in a folder that is not empty; everything else in it stays.
     script
-        The training script that the launchers start.
+        The training script that is started; None: the one that is emitted, or the target's usual one.
+    launchers
+        Names of :data:`~meshwright.planner.emit.launchers.LAUNCHERS`; none: the target's own.
 
     Raises
     ------
     MeshwrightError
         As :func:`render` does, or if the folder is not empty, is a file, or cannot be written.
     """
-    files = render(problem, answer, script)
+    files = render(problem, answer, script, launchers)
     try:
         out = Path(out_dir).resolve()
         if out.is_dir():

@@ -13,6 +13,7 @@ from meshwright.cli.main import main
 from meshwright.cli.options import OPTIMIZER_HELP, PRECISION_HELP, SCHEDULE_HELP
 from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS
 from meshwright.costmodels.schedule import names
+from meshwright.planner.emit.registry import EMITTERS
 from tests.cli.shell import JOB, run, shell
 
 COMMANDS = ("solve", "estimate", "hardware", "model", "targets")
@@ -57,9 +58,13 @@ def test_version_comes_from_the_package() -> None:
 
 def test_targets_say_what_is_lost() -> None:
     text = " ".join(run("targets").stdout.split())
-    assert "deepspeed DeepSpeed JSON deepspeed every degree but data" in text
-    assert "any any framework generic nothing" in text
+    assert "deepspeed DeepSpeed JSON deepspeed run every degree but data" in text
+    assert "any any framework generic syntax nothing" in text
+    for name, emitter in EMITTERS.items():
+        assert f"{name} ({emitter.level}): {emitter.checked}" in text
+    assert "accelerate deepspeed, fsdp run" in text
     listed = json.loads(run("targets", "--json").stdout)
+    assert listed["megatron"]["launchers"] == ["torchrun", "slurm", "kubernetes", "skypilot"]
     assert listed["fsdp"]["loses"] == [
         "every degree but data",
         "optimizer offload alone",

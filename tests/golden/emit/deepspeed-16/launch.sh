@@ -4,7 +4,7 @@
 set -euo pipefail
 
 HERE="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
-DEFAULT_SCRIPT=train.py
+DEFAULT_SCRIPT="$HERE/train.py"
 TRAIN_SCRIPT="${TRAIN_SCRIPT:-$DEFAULT_SCRIPT}"
 MASTER_ADDR="${MASTER_ADDR:-node0}"
 MASTER_PORT="${MASTER_PORT:-29500}"
@@ -12,7 +12,7 @@ MASTER_PORT="${MASTER_PORT:-29500}"
 # DeepSpeed hands the command to a shell on each host without quoting it.
 case "$HERE$TRAIN_SCRIPT" in
   *[!A-Za-z0-9_./=+@%:,-]*)
-    echo "launch.sh: a path with special characters; use launch_torchrun.sh on each host" >&2
+    echo "a path with special characters: start each host with another launcher" >&2
     exit 2
     ;;
 esac

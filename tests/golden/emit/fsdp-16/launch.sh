@@ -4,7 +4,7 @@
 set -euo pipefail
 
 HERE="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
-DEFAULT_SCRIPT=train.py
+DEFAULT_SCRIPT="$HERE/train.py"
 TRAIN_SCRIPT="${TRAIN_SCRIPT:-$DEFAULT_SCRIPT}"
 MASTER_ADDR="${MASTER_ADDR:-node0}"
 MASTER_PORT="${MASTER_PORT:-29500}"
