@@ -5,6 +5,7 @@ end, whatever the times of the chunks are. A path that is critical for some time
 "event >= path" is an exact cut at that point.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -94,9 +95,23 @@ def critical_path(
     weight_s: ArrayLike = 0.0,
 ) -> Path:
     """The path whose length is the simulated time of an event on a rank, for one set of times."""
+    return critical_paths(schedule, forward_s, backward_s, transfer_s, [rank], event, weight_s)[0]
+
+
+def critical_paths(
+    schedule: StaticSchedule,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    transfer_s: float,
+    ranks: Iterable[int],
+    event: Event = "end",
+    weight_s: ArrayLike = 0.0,
+) -> list[Path]:
+    """The critical path of one set of times to an event on each of some ranks, from one simulation."""
     seconds, transfer, _ = durations(schedule, forward_s, backward_s, transfer_s, weight_s)
     end = run(schedule, seconds, transfer)
-    return _backtrack(schedule, _binding(schedule, end[:, 0], float(transfer[0])), rank, event)
+    binding = _binding(schedule, end[:, 0], float(transfer[0]))
+    return [_backtrack(schedule, binding, rank, event) for rank in ranks]
 
 
 _BACKWARD_WORK = 2.0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
+from meshwright.planner.cpsat.listing import list_plans
 from meshwright.planner.cpsat.mesh_solver import MeshSolver, Outcome
 from meshwright.planner.events import SearchEvent
 from meshwright.planner.field import Field
@@ -108,9 +109,22 @@ def _try_even(f: Field, rows: IntArray, state: State) -> None:
 def solve_mesh(
     f: Field, row: int, cutoff_s: float, start: Found | None = None, effort: Effort = PROOF
 ) -> Outcome:
-    """Return the best plan of one mesh below a cutoff; ``start`` is a plan of it to begin from."""
-    solver = MeshSolver(f.task(row), cutoff_s, effort.mesh_limit)
-    return solver.solve(cutoff_s, effort.tolerance, None if start is None else start.candidate)
+    """Return the best plan of one mesh below a cutoff; ``start`` is a plan of it to begin from.
+
+    The plans are listed where they are few (:mod:`meshwright.planner.cpsat.listing`); else CP-SAT decides.
+    """
+    task, known = f.task(row), None if start is None else start.candidate
+    listed = list_plans(task, cutoff_s)
+    if listed is None:
+        return MeshSolver(task, cutoff_s, effort.mesh_limit).solve(cutoff_s, effort.tolerance, known)
+    best = listed.best
+    if listed.complete:
+        return Outcome(best, cutoff_s if best is None else best.step_s, True, 0)
+    if best is not None:
+        cutoff_s = best.step_s * (1 - effort.tolerance)
+    solver = MeshSolver(task, cutoff_s, effort.mesh_limit)
+    outcome = solver.solve(cutoff_s, effort.tolerance, best or known, listed.paths)
+    return replace(outcome, best=outcome.best or best)
 
 
 def search(

@@ -7,18 +7,18 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.paths import base_paths, critical_path
+from meshwright.costmodels.paths import Path, base_paths, critical_paths
 from meshwright.costmodels.recompute import MODES
-from meshwright.costmodels.schedule import build, in_flight
+from meshwright.costmodels.schedule import StaticSchedule, build
 from meshwright.costmodels.step import Price, chunk_times, price
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
 from meshwright.planner.bounds import Demand
 from meshwright.planner.cpsat.constraints import Constraints
-from meshwright.planner.cpsat.mixes import Mixes
+from meshwright.planner.cpsat.mixes import StageMixes
 from meshwright.planner.cpsat.objective import Objective
 from meshwright.planner.cpsat.scaling import Limits, Scaled, scale
-from meshwright.planner.cpsat.variables import Expression, Mix, make_variables
+from meshwright.planner.cpsat.variables import Expression, make_variables
 from meshwright.planner.graph import ModelGraph
 
 SEED = 7
@@ -97,18 +97,33 @@ class MeshTask:
     uneven_chunks: bool = False
 
 
+def schedule_of(task: MeshTask) -> StaticSchedule:
+    """Return the schedule that a mesh runs."""
+    s = task.strategies
+    return build(s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0]))
+
+
+def stage_mixes(
+    task: MeshTask, schedule: StaticSchedule, scaled: Scaled, cutoff_s: float
+) -> StageMixes | None:
+    """Return the fastest modes of a mesh's stages; None where they do not follow from the layers alone."""
+    if schedule.vpp > 1 or task.recompute_uniform or scaled.away_by_mode:
+        return None
+    return StageMixes.below(cutoff_s, scaled, task.want, schedule)
+
+
 class MeshSolver:
     """The CP-SAT model of one mesh with its lazy cuts."""
 
     def __init__(self, task: MeshTask, cutoff_s: float, limit: float) -> None:
         self.task, self.limit = task, limit
         s = task.strategies
-        self.schedule = build(s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0]))
+        self.schedule = schedule_of(task)
         self.scaled: Scaled = scale(task.setting, s, task.tables, task.want, task.limits)
         self.model = cp_model.CpModel()
-        mix = None if task.recompute_uniform or self.scaled.away_by_mode else self._mixes(cutoff_s)
+        mixes = stage_mixes(task, self.schedule, self.scaled, cutoff_s)
         free = self.schedule.vpp == 1 or task.uneven_chunks
-        self.variables = make_variables(self.model, self.schedule, task.graph, task.want, mix, free)
+        self.variables = make_variables(self.model, self.schedule, task.graph, task.want, mixes, free)
         self.constraints = Constraints(self.variables, self.scaled, task.recompute_uniform)
         self.constraints.add_all()
         self.objective = Objective(self.variables, self.scaled, self.scaled.floor_time(cutoff_s))
@@ -116,26 +131,21 @@ class MeshSolver:
             if path.event == "end":
                 self.objective.cut(path)
 
-    def _mixes(self, cutoff_s: float) -> Mix:
-        """Return the fastest modes of a stage by chunk and layers; None where it cannot hold them."""
-        scaled, want = self.scaled, self.task.want
-        known = Mixes(scaled, want)
-        live = [int(rows.max()) for rows in in_flight(self.schedule)]
-        backward = np.where(want.allowed, scaled.backward, np.iinfo(np.int64).max).min(axis=1)
-        least = scaled.forward + backward + scaled.weight
-        most = scaled.floor_time(cutoff_s) // self.schedule.num_microbatches
+    def solve(
+        self,
+        cutoff_s: float,
+        tolerance: float,
+        start: Candidate | None = None,
+        paths: Sequence[Path] = (),
+    ) -> Outcome:
+        """Return the best plan faster than ``cutoff_s``, within ``tolerance``.
 
-        def mix(chunk: int, layers: tuple[int, ...]) -> IntArray | None:
-            if int(np.dot(least, layers)) > most:
-                return None
-            return known.fastest(layers, live[chunk])
-
-        return mix
-
-    def solve(self, cutoff_s: float, tolerance: float, start: Candidate | None = None) -> Outcome:
-        """Return the best plan faster than ``cutoff_s``, within ``tolerance``, beginning from ``start``."""
+        It begins from the plan ``start``, and from cuts along ``paths`` beside the schedule's own.
+        """
         best: Candidate | None = None
         bound, spent, rounds = 0.0, 0.0, 0
+        for path in paths:
+            self.objective.cut(path)
         if start is not None:
             self._cut_at(start)
             self.variables.hint(start.counts)
@@ -251,8 +261,8 @@ class MeshSolver:
         """Cut with the critical paths of a plan, to the end of every rank that could be last."""
         forward, backward, weight = self._times(found.counts)
         transfer = float(self.task.tables.transfer_s[0])
-        for rank in {0, self.schedule.pp - 1, found.critical_rank}:
-            path = critical_path(self.schedule, forward, backward, transfer, rank, weight_s=weight)
+        ranks = {0, self.schedule.pp - 1, found.critical_rank}
+        for path in critical_paths(self.schedule, forward, backward, transfer, ranks, weight_s=weight):
             self.objective.cut(path)
 
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
+from meshwright.costmodels.schedule import StaticSchedule, in_flight
 from meshwright.planner.bounds import Demand
 from meshwright.planner.cpsat.scaling import Scaled
 
@@ -141,3 +142,51 @@ class Mixes:
         mixes = np.zeros((len(ways), *s.saved.shape), dtype=np.int64)
         mixes[:, kind, modes] = ways
         return Front.of(ways @ s.backward[kind, modes], ways @ s.saved[kind, modes], mixes)
+
+
+@dataclass
+class StageMixes:
+    """The fastest mixes of the stages of one mesh that could be part of a step below a cutoff.
+
+    Attributes
+    ----------
+    live
+        Micro-batches in flight at each rank's fullest moment.
+    least
+        Units of time of a layer of each kind at least, (K,).
+    most
+        Units of time that a stage may take for one micro-batch.
+    """
+
+    known: Mixes
+    live: list[int]
+    least: IntArray
+    most: int
+    found: dict[tuple[int, tuple[int, ...]], IntArray | None] = field(default_factory=dict)
+
+    @classmethod
+    def below(cls, cutoff_s: float, scaled: Scaled, want: Demand, schedule: StaticSchedule) -> "StageMixes":
+        """Return the mixes of stages that a step below ``cutoff_s`` may hold."""
+        live = [int(rows.max()) for rows in in_flight(schedule)]
+        backward = np.where(want.allowed, scaled.backward, np.iinfo(np.int64).max).min(axis=1)
+        least = scaled.forward + backward + scaled.weight
+        most = scaled.floor_time(cutoff_s) // schedule.num_microbatches
+        return cls(Mixes(scaled, want), live, least, most)
+
+    def least_units(self, layers: IntArray) -> IntArray:
+        """Return the units of time that so many layers of each kind take at least, (...) from (..., K)."""
+        return np.asarray(layers @ self.least)
+
+    def fastest(self, rank: int, layers: tuple[int, ...]) -> IntArray | None:
+        """Return the fastest modes, (K, M), of a stage with these layers; None where it cannot be."""
+        key = self.live[rank], layers
+        if key not in self.found:
+            possible = self._within(layers)
+            self.found[key] = self.known.fastest(layers, self.live[rank]) if possible else None
+        return self.found[key]
+
+    def _within(self, layers: tuple[int, ...]) -> bool:
+        """Whether time, and the room off the device, allow a stage with these layers."""
+        away = self.known.scaled.away
+        room = all(int(np.dot(place.states, layers)) <= place.room for place in away)
+        return room and int(self.least_units(np.array(layers))) <= self.most

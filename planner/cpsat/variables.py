@@ -1,6 +1,5 @@
 """Variables of a mesh: where the pipeline is cut, and how many layers of each kind run in each mode."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,6 +10,8 @@ from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.schedule import StaticSchedule
 from meshwright.planner.bounds import Demand
 from meshwright.planner.chunking import equal_chunks
+from meshwright.planner.cpsat.mixes import StageMixes
+from meshwright.planner.cpsat.stages import possible_runs
 from meshwright.planner.graph import ModelGraph
 
 Expression: TypeAlias = Any
@@ -82,28 +83,24 @@ def is_uniform(graph: ModelGraph) -> bool:
     return len(kinds) == 1 and inner == tuple(range(inner[0], inner[-1] + 1))
 
 
-Mix: TypeAlias = Callable[[int, tuple[int, ...]], IntArray | None]
-"""The fastest modes, (K, M), of a chunk that holds so many layers of each kind; None where it cannot."""
-
-
 def make_variables(
     model: cp_model.CpModel,
     schedule: StaticSchedule,
     graph: ModelGraph,
     want: Demand,
-    mix: Mix | None,
+    mixes: StageMixes | None,
     free: bool,
 ) -> Variables:
     """Return the decisions of a mesh.
 
-    With one chunk a rank ``mix`` gives the modes of a stage by its layers, so that the cuts alone decide: by
-    their sizes for a stack of equal blocks, by runs of layers elsewhere. Otherwise layers of a kind are split
-    over modes in every chunk, with cut points and look-ups where kinds alternate. ``free`` chunks may differ
-    in size.
+    With one chunk a rank ``mixes`` gives the modes of a stage by its layers, so that only the cuts decide:
+    by their sizes for a stack of equal blocks, by runs of layers elsewhere. Otherwise layers of a kind are
+    split over modes in every chunk, with cut points and look-ups where kinds alternate. ``free`` chunks may
+    differ in size.
     """
     made = Variables(model, schedule, graph, want, free)
-    if mix is not None and schedule.vpp == 1:
-        (_size_counts if is_uniform(graph) else _run_counts)(made, mix)
+    if mixes is not None and schedule.vpp == 1:
+        (_size_counts if is_uniform(graph) else _run_counts)(made, mixes)
     else:
         for c, kinds in enumerate(_stack_counts(made) if is_uniform(graph) else _cut_counts(made)):
             made.counts.append({})
@@ -130,7 +127,7 @@ class _Terms:
         return {key: cp_model.LinearExpr.sum(t) for key, t in self.terms.items()}
 
 
-def _size_counts(made: Variables, mix: Mix) -> None:
+def _size_counts(made: Variables, mixes: StageMixes) -> None:
     """One boolean for each size that a stage may have; its modes follow."""
     graph, chunks = made.graph, made.schedule.num_chunks
     block, blocks = graph.layer_kinds[graph.block_layers[0]], len(graph.block_layers)
@@ -141,7 +138,7 @@ def _size_counts(made: Variables, mix: Mix) -> None:
         terms = _Terms()
         for n in range(0 if ends else 1, min(blocks - chunks + 3, blocks) + 1):
             layers = {**ends, block: ends.get(block, 0) + n}
-            modes = mix(c, tuple(layers.get(k, 0) for k in range(len(graph.kinds))))
+            modes = mixes.fastest(c, tuple(layers.get(k, 0) for k in range(len(graph.kinds))))
             if modes is None:
                 continue
             chosen[n] = made.model.new_bool_var(f"n{c}={n}")
@@ -153,13 +150,13 @@ def _size_counts(made: Variables, mix: Mix) -> None:
     made.model.add(cp_model.LinearExpr.sum(total) == blocks)
 
 
-def _run_counts(made: Variables, mix: Mix) -> None:
+def _run_counts(made: Variables, mixes: StageMixes) -> None:
     """One boolean for each run of layers that a stage may hold; runs join end to end.
 
     Only those count that some chain of stages from the first layer to the last can use.
     """
     graph, model, chunks = made.graph, made.model, made.schedule.num_chunks
-    for c, runs in enumerate(_chained(_possible(graph, chunks, mix), graph.num_layers)):
+    for c, runs in enumerate(possible_runs(graph, chunks, mixes)):
         terms = _Terms()
         chosen = {run: model.new_bool_var(f"x{c}={run[0]}:{run[1]}") for run in runs}
         for run, var in chosen.items():
@@ -173,40 +170,6 @@ def _run_counts(made: Variables, mix: Mix) -> None:
             ending = [var for (_, stop), var in before.items() if stop == at]
             starting = [var for (start, _), var in after.items() if start == at]
             model.add(cp_model.LinearExpr.sum(ending) == cp_model.LinearExpr.sum(starting))
-
-
-def _possible(graph: ModelGraph, chunks: int, mix: Mix) -> list[dict[tuple[int, int], IntArray]]:
-    """Return for each chunk the runs that a stage can hold, with their modes, reached from the first layer.
-
-    A longer run takes more time and memory, so a chunk's runs from one layer end where the first fails.
-    """
-    prefix, total = graph.prefix_counts, graph.num_layers
-    found: list[dict[tuple[int, int], IntArray]] = []
-    starts = {0}
-    for c in range(chunks):
-        runs: dict[tuple[int, int], IntArray] = {}
-        last = c == chunks - 1
-        for start in sorted(starts):
-            for stop in range(start + 1, total - (chunks - 1 - c) + 1):
-                modes = mix(c, tuple((prefix[stop] - prefix[start]).tolist()))
-                if modes is None:
-                    break
-                if not last or stop == total:
-                    runs[start, stop] = modes
-        found.append(runs)
-        starts = {stop for _, stop in runs}
-    return found
-
-
-def _chained(
-    found: list[dict[tuple[int, int], IntArray]], total: int
-) -> list[dict[tuple[int, int], IntArray]]:
-    """Return the runs from which the last layer can be reached."""
-    goals = {total}
-    for c in range(len(found) - 1, -1, -1):
-        found[c] = {run: modes for run, modes in found[c].items() if run[1] in goals}
-        goals = {start for start, _ in found[c]}
-    return found
 
 
 def _ends(graph: ModelGraph, chunk: int, chunks: int) -> dict[int, int]:
