@@ -25,6 +25,9 @@ _KERNELS: Final = (
 )
 """Words of a stated kernel, and the kernel's name."""
 
+FUSED_NORMS: Final = 2025
+"""From then on PyTorch runs ``nn.RMSNorm`` as one kernel (release notes 2.8 and 2.9)."""
+
 PARTLY_CAPTURED: Final = 0.4
 """Share of the host's time that CUDA graphs of single sub-blocks leave."""
 
@@ -37,6 +40,7 @@ UNPACKED: Final = 0.1
 memory: some ten passes for one."""
 
 _FRAMEWORKS: Final = (
+    ("internevo", "internevo"),
     ("maxtext|pathways|gspmd|jax", "maxtext"),
     ("llm-foundry|composer|fsdp1|llama-recipes|fastchat", "fsdp1"),
     ("litgpt|lit-gpt|lit-llama", "litgpt"),
@@ -96,6 +100,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
     found: dict[str, Any] = _attention(row, base)
     if row.torch_compile is not None and not settings.megatron(row):
         found |= dict.fromkeys(GROUPS, "fused" if row.torch_compile else "eager")
+        if base == "fsdp2-eager" and (row.year or LATEST) >= FUSED_NORMS:
+            found["norm"] = "fused"
     kernel = str(row.stated("kernel") or "")
     if kernel:
         found["norm"] = "fused" if "rms kernel" in kernel.lower() else "eager"

@@ -18,9 +18,15 @@ from meshwright.planner.problem import Problem
 from meshwright.planner.strategy import even_split
 
 STATE_BYTES: Final = 18
-"""Of a parameter under Megatron's mixed precision; what a guessed split must hold."""
-STATE_SHARE: Final = 0.6
-"""Of a device's memory that a practitioner leaves to states."""
+"""Of a parameter under Megatron's mixed precision; a guessed split must hold them and activations."""
+SHARDED_BYTES: Final = 12
+"""Of them, those that ZeRO-1 splits over the replicas: master weight and two moments."""
+ACTIVATION_BYTES: Final = 34
+"""Of a token, feature and layer without recomputation (arXiv 2205.05198, equation 2)."""
+LOGIT_BYTES: Final = 12
+"""Of a token and word of the vocabulary: 16-bit logits, their fp32 softmax and its gradients."""
+USED_SHARE: Final = 0.9
+"""Of a device's memory that a practitioner fills."""
 _INTERLEAVED_LATER: Final = 2024
 """From then on Megatron's pipelines of which nothing is printed have virtual stages."""
 
@@ -110,13 +116,21 @@ def _split(row: Row, problem: Problem) -> tuple[int, int]:
     node = min(problem.cluster.tiers[0].fan_out, 8)
     together = row.stated("model_parallel_size") or (devices // row.dp if row.dp else None)
     if together is None:
-        room = STATE_SHARE * problem.cluster.accelerator.memory_bytes
-        needed = STATE_BYTES * problem.model.parameters / room
-        if row.global_batch is not None:  # every replica has a sequence
-            needed = max(needed, devices / row.global_batch)
-        together = next((n for n in _divisors(devices) if n >= needed), devices)
+        fewest = devices / (row.global_batch or devices)  # every replica has a sequence
+        able = (n for n in _divisors(devices) if n >= fewest and _fits(row, problem, n, devices // n))
+        together = next(able, devices)
     tp = row.tp or max(d for d in _divisors(together) if d <= node)
     return tp, row.pp or max(together // tp, 1)
+
+
+def _fits(row: Row, problem: Problem, together: int, dp: int) -> bool:
+    """Return whether a model split over ``together`` devices leaves room for one sequence's activations."""
+    stage, _, _ = settings.sharding_of(row, dp)
+    each = STATE_BYTES if stage == 0 else STATE_BYTES - SHARDED_BYTES * (1 - 1 / dp)
+    length = (row.seq_len or 2048) / (row.cp or 1)
+    kept = ACTIVATION_BYTES * (row.hidden or 0) * (row.layers or 0) + LOGIT_BYTES * (row.vocab or 0)
+    room = USED_SHARE * problem.cluster.accelerator.memory_bytes
+    return (each * problem.model.parameters + kept * length) / together <= room
 
 
 def _divisors(n: int) -> list[int]:

@@ -114,6 +114,9 @@ class Profile:
         Reserved over allocated memory, minus one.
     optimizer_fraction
         Share of the memory bandwidth that the optimizer kernel reaches.
+    owner_send_s
+        Seconds of a step for each rank that owns a part of the states, where every owner sends its updated
+        parameters by a broadcast of its own (ZeRO-1 and 2).
     gradient_passes
         Passes over the gradients beside the optimizer's own: norm, scaling, and setting them to zero.
     recompute_exit
@@ -162,6 +165,7 @@ class Profile:
     communicator_bytes: Num
     fragmentation: Num
     optimizer_fraction: Num
+    owner_send_s: Num
     gradient_passes: Num
     recompute_exit: bool
     sources: tuple[str, ...] = ()

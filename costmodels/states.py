@@ -126,6 +126,7 @@ def layer_states(
     device, host = _bytes(setting, s, cost, places)
     unit = (1 + setting.profile.prefetch_units) * sum(whole) * (stage == 3) + sum(grads) * (stage >= 2)
     updated = _collective(setting, "all_gather", [p.weight_bytes for p in places], where, copies=False)
+    updated = updated + _owners_send(setting, s)
     return LayerStates(
         parameters=np.asarray(sum(p.parameters for p in places)),
         device=device,
@@ -138,6 +139,12 @@ def layer_states(
         update_gather_s=updated * ((stage == 1) | (stage == 2)),
         optimizer_s=_update(setting, s, places, shapes, where),
     )
+
+
+def _owners_send(setting: Setting, s: Strategies) -> FloatArray:
+    """Return what sending parameters owner by owner adds to their bytes, (B, K): told at the embedding."""
+    first = np.array([kind.role == "embedding" for kind in setting.kinds])
+    return np.asarray(setting.profile.owner_send_s * first * (s.shards * (s.shards > 1))[:, None])
 
 
 def _lift(

@@ -215,8 +215,8 @@ def _every_pass(setting: Setting, cost: LayerCost, states: LayerStates) -> _Pass
     """Return the host's gaps, and what ZeRO's traffic of every pass adds beside compute and gaps.
 
     The backward pass overlaps with gathering and scattering together; what stays exposed is told apart by
-    their shares. Offloaded activations leave beside the forward and return beside the backward pass; both
-    waits are told in the backward pass.
+    their shares. Offloaded activations leave beside the forward and return beside the backward pass, moved by
+    copy engines that cost compute nothing; both waits are told in the backward pass.
     """
     profile = setting.profile
     forward_own = cost.forward_s + cost.comm_forward_s.sum(axis=-1)
@@ -236,7 +236,7 @@ def _every_pass(setting: Setting, cost: LayerCost, states: LayerStates) -> _Pass
     reducing = np.divide(scatter, both, out=np.zeros_like(both), where=scatter > 0)
     hidden = (both[..., None] - late)[..., 0]
     moved = cost.offloaded_bytes / host_link_bytes_per_s(setting.cluster)
-    away = exposed_time(moved, forward_own[..., None], lost) + exposed_time(moved, backward_own, lost)
+    away = exposed_time(moved, forward_own[..., None], 0.0) + exposed_time(moved, backward_own, 0.0)
     return _Passes(
         forward_gather=forward_gather,
         forward_idle=forward_idle,

@@ -336,7 +336,7 @@ def test_recompute_words_become_modes() -> None:
 
     assert modes(recompute="full") == ("full",) * 4
     assert modes(recompute="selective-layer (every 2nd layer)") == ("full", "none", "full", "none")
-    assert modes(recompute="selective-op") == ("full", "selective", "full", "selective")
+    assert modes(recompute="selective-op") == ("full", "none", "full", "none")
     assert modes(extra={"cpu_offloading_num_layers": 3}) == ("offload", "offload", "offload", "none")
 
 

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.recompute import MODES
@@ -39,6 +41,21 @@ def test_updated_parameters_are_gathered_once_a_step_or_in_every_pass():
     assert TABLES.gather_s[1].tolist() == TABLES.gather_s[2].tolist() == collective("all_gather", 2)
     assert not TABLES.forward_parts[:3, :, GATHER_F].any()
     assert np.all(TABLES.forward_parts[3, :, GATHER_F] > 0)
+
+
+@given(st.integers(0, 5).map(lambda n: 2**n), st.floats(1e-6, 1.0))
+def test_owners_that_send_one_by_one_take_their_time_once_a_model(shards: int, each: float) -> None:
+    plain, single = (
+        build_tables(
+            make_setting(cluster="dgx-h100:4", owner_send_s=seconds),
+            make_strategies(dp=[shards] * 4, zero_stage=[0, 1, 2, 3]),
+        ).gather_s
+        for seconds in (0.0, each)
+    )
+    added = single - plain
+    assert not added[[0, 3]].any()
+    assert not added[:, 1:].any()
+    assert added[1:3, 0] == pytest.approx(each * shards * (shards > 1))
 
 
 def test_zero_3_holds_two_gathered_layers_and_a_gradient_not_yet_scattered():

@@ -1,0 +1,40 @@
+"""A row's words name a profile and the switches by which the run differs from it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.row_profile import FUSED_NORMS, base_profile, profile_of
+from benchmarks.rows import read_rows
+from meshwright.costmodels.profile import Profile, find_profile
+
+EAGER = next(r for r in read_rows() if r.framework == "torchtitan (FSDP2)" and r.torch_compile is False)
+
+
+def profile(**changes: Any) -> Profile:
+    return find_profile(profile_of(replace(EAGER, **changes)))
+
+
+def test_a_compiled_stack_fuses_what_an_eager_one_does_not() -> None:
+    compiled = profile(torch_compile=True)
+    assert set(compiled.fusions.values()) == {"fused"}
+    assert "eager" in profile(torch_compile=False).fusions.values()
+
+
+def test_an_eager_norm_is_one_kernel_from_the_generation_on_that_has_it() -> None:
+    assert profile(year=FUSED_NORMS - 1).norm == "eager"
+    assert profile(year=FUSED_NORMS).norm == "fused"
+    assert profile(year=FUSED_NORMS).rotary == "eager"
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [
+        ("InternEvo", "internevo"),
+        ("torchtitan (FSDP2)", "fsdp2-eager"),
+        ("HF Trainer + DeepSpeed", "hf-trainer"),
+    ],
+)
+def test_a_framework_has_its_own_profile(framework: str, name: str) -> None:
+    assert base_profile(replace(EAGER, framework=framework)) == name
