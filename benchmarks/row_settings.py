@@ -62,6 +62,10 @@ _ADAPTED: Final = (
 )
 _STORED: Final = (("nf4-dq", "nf4"), ("bnb.nf4 base", "nf4"), ("bnb.nf4", "nf4-single"), ("gptq", "int4"))
 DEFAULT_RANK: Final = 16
+DEFAULT_DROPOUT: Final = 0.05
+"""Of adapters, in the scripts of QLoRA, Alpaca-LoRA, LitGPT, axolotl and Qwen."""
+_UNDROPPED: Final = "torchtune|unsloth"
+"""Frameworks whose recipes set none."""
 
 
 def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
@@ -76,9 +80,11 @@ def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
     if kind.startswith("adapter"):
         rank, targets = 1, ("all-linear",)
         assumed = (f"{kind}: priced as adapters of rank 1 beside all products",)
+    dropout = 0.0 if re.search(_UNDROPPED, row.framework.lower()) else DEFAULT_DROPOUT
+    assumed += (f"dropout before adapters not printed: {dropout}",)
     words = (row.precision or "").lower()
     base = next((b for word, b in _STORED if word in words), "nf4" if kind == "qlora" else "model")
-    return Tuning(kind="lora", rank=rank, targets=targets, base=base), assumed
+    return Tuning(kind="lora", rank=rank, targets=targets, base=base, dropout=dropout), assumed
 
 
 def _adapted(row: Row) -> tuple[tuple[str, ...], str]:

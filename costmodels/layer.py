@@ -71,6 +71,8 @@ class LayerCost:
         Kernels and collectives that the host issues, (...).
     recompute_launches
         (..., M).
+    trained_weights
+        Tensors with a gradient: one an operator, its bias and parts included, (...).
     """
 
     forward_s: FloatArray
@@ -93,6 +95,7 @@ class LayerCost:
     forward_launches: FloatArray
     backward_launches: FloatArray
     recompute_launches: FloatArray
+    trained_weights: FloatArray
 
 
 def adapt(
@@ -244,6 +247,12 @@ def _head_repeat(kind: LayerKind) -> tuple[Operator, ...]:
     return tuple(op for op in kind.operators if isinstance(op, Gemm)) if repeats else ()
 
 
+def _trained_weights(kind: LayerKind, shape: Shape) -> Num:
+    """Return the operators with a weight that is trained."""
+    own = (np.asarray(op.local_parameters(shape)) > 0 for op in kind.operators if op.trained)
+    return sum((1.0 * held for held in own), start=np.float64(0.0))
+
+
 def _parameters(kind: LayerKind, shape: Shape) -> dict[str, Num]:
     """Return trained parameters, frozen bytes and low-precision parameters by place, each (..., P)."""
     trained, frozen, low = ([np.float64(0.0)] * PLACES for _ in range(3))
@@ -311,6 +320,7 @@ def price_layer(
         "forward_launches": _total(kind.operators, ahead.launches),
         "backward_launches": runs * (_total(kind.operators, back.launches) + _total(head, ahead.launches)),
         "recompute_launches": _stack([_total(ops, ahead.launches) for ops in again]),
+        "trained_weights": _trained_weights(kind, shape),
     }
     return _broadcast(cost)
 

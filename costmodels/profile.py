@@ -99,6 +99,8 @@ class Profile:
     forward_host_s, backward_host_s
         Host time to issue one kernel or collective; the device idles where the host is slower. Recomputation
         issues its kernels as the forward pass does.
+    gradient_hook_s
+        Host time of a backward pass for each trained weight, whose hook sorts the gradient into a bucket.
     host_share
         Share of that host time left by CUDA graphs (1: none captured, 0: whole passes replayed).
     host_sync
@@ -158,6 +160,7 @@ class Profile:
     layer_host_s: Num
     forward_host_s: Num
     backward_host_s: Num
+    gradient_hook_s: Num
     host_share: Num
     host_sync: Num
     jitter: Num

@@ -263,7 +263,8 @@ def _host(setting: Setting, cost: LayerCost) -> tuple[FloatArray, FloatArray]:
     blocks = np.array([kind.role == "block" for kind in setting.kinds])
     runs = blocks * np.array([kind.backward for kind in setting.kinds])
     ahead = profile.layer_host_s * blocks + profile.forward_host_s * cost.forward_launches
-    back = profile.layer_host_s * runs + profile.backward_host_s * cost.backward_launches
+    hooks = profile.gradient_hook_s * runs * cost.trained_weights
+    back = profile.layer_host_s * runs + profile.backward_host_s * cost.backward_launches + hooks
     again = cost.recompute_launches
     whole = again / np.maximum(cost.forward_launches, 1.0)[..., None]
     repeated = profile.forward_host_s * again + profile.layer_host_s * blocks[:, None] * whole

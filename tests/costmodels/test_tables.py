@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.spans import state_spans
-from meshwright.costmodels.tables import BACKWARD, FORWARD, build_tables
+from meshwright.costmodels.tables import BACKWARD, FORWARD, _layer_costs, build_tables
 from tests.costmodels.cases import SMALL, make_setting, make_strategies
 
 SETTING = make_setting(cluster="dgx-h100:2")
@@ -124,6 +124,20 @@ def test_stragglers_slow_every_pass_with_the_devices():
     )
     assert nervous[0] == calm[0]
     assert nervous[1] == pytest.approx(1.04 * calm[1])
+
+
+@given(st.floats(0.01, 1.0))
+def test_a_hook_costs_the_host_for_each_trained_weight(seconds: float) -> None:
+    """A host that is slower than the device shows in full: the block's six weights, its norms among them."""
+    plain, hooked = (
+        build_tables(make_setting(layer_host_s=1.0, gradient_hook_s=each), make_strategies())
+        for each in (0.0, seconds)
+    )
+    weights = _layer_costs(SETTING, STAGES).trained_weights[0]
+    added = (hooked.backward_parts - plain.backward_parts)[0, 1, 0]
+    assert added[BACKWARD.index("host")] == pytest.approx(seconds * weights[1])
+    assert added.sum() == pytest.approx(seconds * weights[1])
+    assert np.array_equal(hooked.forward_parts, plain.forward_parts)
 
 
 def test_communication_hides_behind_the_host_too():

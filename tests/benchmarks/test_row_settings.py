@@ -1,0 +1,31 @@
+"""What a row says of its training becomes the planner's words; what it leaves open is told."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.row_settings import DEFAULT_DROPOUT, tuning_of
+from benchmarks.rows import read_rows
+
+ADAPTED = next(r for r in read_rows() if r.tuning == "lora")
+
+
+@pytest.mark.parametrize(
+    ("framework", "dropout"),
+    [
+        ("HF Trainer + PEFT", DEFAULT_DROPOUT),
+        ("litgpt", DEFAULT_DROPOUT),
+        ("torchtune", 0.0),
+        ("Unsloth", 0.0),
+    ],
+)
+def test_adapters_drop_inputs_as_their_framework_does(framework: str, dropout: float) -> None:
+    tuning, assumed = tuning_of(replace(ADAPTED, framework=framework))
+    assert tuning.dropout == dropout
+    assert any("dropout" in note for note in assumed)
+
+
+def test_full_training_has_no_adapters() -> None:
+    tuning, assumed = tuning_of(replace(ADAPTED, tuning="full"))
+    assert tuning.kind == "full"
+    assert not assumed
