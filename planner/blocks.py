@@ -14,6 +14,7 @@ Left out: logit soft-capping and the scalar multipliers of Granite, Cohere and G
 neighbours).
 """
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from meshwright.costmodels.loss import FULL_LOGITS
@@ -124,11 +125,13 @@ def decoder_graph(
     block_class: str | None = None,
     notes: tuple[str, ...] = (),
     mtp: bool = False,
+    words: Mapping[str, float | str | bool] | None = None,
 ) -> ModelGraph:
     """Return the chain embedding, blocks, head; one block kind for each distinct pair of mixer and feed.
 
     With ``mtp`` the layers for multi-token prediction that the model's file names stand before the head;
     without it their parameters are told apart (:attr:`~meshwright.planner.graph.ModelGraph.mtp_parameters`).
+    ``words`` are what else the file says (:mod:`meshwright.planner.importers.words`).
     """
     layers = layers_of(spec)
     distinct = tuple(dict.fromkeys(layers))
@@ -157,5 +160,6 @@ def decoder_graph(
         notes=notes,
         mtp_parameters=0 if further is None else spec.mtp_layers * further.parameters(),
         mtp_included=bool(added),
-        attributes=attributes(spec),
+        attributes={**(words or {}), **attributes(spec)},
+        spec=spec,
     )

@@ -19,6 +19,8 @@ from meshwright.costmodels.vocabulary import Embedding
 if TYPE_CHECKING:
     import networkx as nx
 
+    from meshwright.planner.decoder import DecoderSpec
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:
@@ -79,6 +81,10 @@ class ModelGraph:
         Parameters of multi-token-prediction layers that the file names and the framework's class leaves out.
     mtp_included
         Whether those layers are among the layers, and their parameters among ``parameters``.
+    attributes
+        Sizes that reports print, and words of the file that launch files hand on.
+    spec
+        The decoder that the graph was built from; None for other models and for those read from modules.
     """
 
     name: str
@@ -97,6 +103,7 @@ class ModelGraph:
     mtp_parameters: int = 0
     mtp_included: bool = False
     attributes: dict[str, int | float | str | bool | None] = field(default_factory=dict, compare=False)
+    spec: "DecoderSpec | None" = field(default=None, compare=False, repr=False)
 
     @property
     def num_layers(self) -> int:

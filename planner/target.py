@@ -187,7 +187,6 @@ TARGETS = {
             optimizers=frozenset({"adamw", "sgd", "momentum"}),
             losses=frozenset({"full"}),
             tunings=frozenset({"full"}),
-            multi_token=False,
             decoders_only=True,
             selective_operators=frozenset({"pre_attention_norm", "pre_mlp_norm", "expert_activation"}),
             # TransformerConfig: delayed scaling supports no recomputation of norms and expert activations
@@ -201,7 +200,6 @@ TARGETS = {
                 "recompute layer by layer",
                 "selective recompute of dense activation functions",
                 "adapters",
-                "multi-token prediction",
             ),
         ),
         Target(

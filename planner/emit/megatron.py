@@ -4,8 +4,8 @@ Flags: ``megatron/training/arguments.py`` of Megatron-LM and the dataclasses of 
 (``TransformerConfig``, ``ModelParallelConfig``, ``DistributedDataParallelConfig``, ``OptimizerConfig``), from
 which most flags are derived. Accumulation is implied: global batch / (micro-batch x data ranks).
 
-Stages are said by ``--pipeline-model-parallel-layout`` alone: ``E`` embedding, ``t*3`` three layers, ``L``
-head and loss, ``|`` between chunks in model order.
+Stages are said by ``--pipeline-model-parallel-layout`` alone: ``E`` embedding, ``t*3`` three layers, ``m``
+one for multi-token prediction, ``L`` head and loss, ``|`` between chunks in model order.
 """
 
 import shlex
@@ -14,12 +14,10 @@ from typing import Final
 from meshwright.costmodels.recompute import has_experts
 from meshwright.planner.emit.arguments import ADAM, CLIPPING
 from meshwright.planner.emit.base import Emitter
-from meshwright.planner.emit.megatron_model import missing, model_flags, moe_flags
+from meshwright.planner.emit.megatron_model import missing, model_flags, predicting
+from meshwright.planner.emit.megatron_moe import Flags
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
-
-Flags = dict[str, str | None]
-"""Flags with their values; None: a switch."""
 
 ARGUMENTS: Final = '"${MEGATRON_ARGS[@]}" '
 FP8: Final[dict[str, tuple[str, str, bool]]] = {
@@ -45,7 +43,11 @@ def degree_flags(problem: Problem, plan: Plan) -> Flags:
         "--tensor-model-parallel-size": str(plan.tp),
         **({"--sequence-parallel": None} if plan.sequence_parallel else {}),
         "--pipeline-model-parallel-size": str(plan.pp),
-        **({"--pipeline-model-parallel-layout": layout(plan)} if plan.pp > 1 else {}),
+        **(
+            {"--pipeline-model-parallel-layout": layout(plan, predicting(problem.base))}
+            if plan.pp > 1
+            else {}
+        ),
         **context_flags(plan),
         **_expert_degrees(problem, plan),
         # Data ranks inside the pipeline are the default.
@@ -53,19 +55,26 @@ def degree_flags(problem: Problem, plan: Plan) -> Flags:
     }
 
 
-def layout(plan: Plan) -> str:
-    """Return the chunks in model order, as Megatron-Core's ``PipelineParallelLayerLayout`` reads them."""
-    last = plan.num_layers - 1
+def layout(plan: Plan, further: int = 0) -> str:
+    """Return the chunks in model order, as Megatron-Core's ``PipelineParallelLayerLayout`` reads them.
+
+    ``further`` of the layers before the head are for multi-token prediction.
+    """
+    head = plan.num_layers - 1
+    blocks, predicting = range(1, head - further), range(head - further, head)
 
     def chunk(start: int, stop: int) -> str:
-        blocks = min(stop, last) - max(start, 1)
-        return ("E" if start == 0 else "") + _times(blocks) + ("L" if stop > last else "")
+        layers = range(start, stop)
+        inner = _times("t", layers, blocks) + _times("m", layers, predicting)
+        return ("E" if start == 0 else "") + inner + ("L" if stop > head else "")
 
     return "|".join(chunk(c.start, c.stop) for c in plan.chunks)
 
 
-def _times(blocks: int) -> str:
-    return "t" * max(blocks, 0) if blocks < 2 else f"t*{blocks}"
+def _times(letter: str, layers: range, of: range) -> str:
+    """Return how many of a chunk's layers are of a kind."""
+    count = max(0, min(layers.stop, of.stop) - max(layers.start, of.start))
+    return letter * count if count < 2 else f"{letter}*{count}"
 
 
 def context_flags(plan: Plan) -> Flags:
@@ -147,7 +156,7 @@ def groups(problem: Problem, plan: Plan) -> dict[str, Flags]:
         "Recomputation": recompute_flags(problem, plan),
         "Precision": precision_flags(plan),
         "Training (rates, betas, decay and clipping are common values: set yours)": training_flags(plan),
-        "Model": {**model_flags(problem.model, plan.sequence_length), **moe_flags(problem.model)},
+        "Model": model_flags(problem.base, plan.sequence_length),
     }
 
 
@@ -167,14 +176,24 @@ def _word(flag: str, value: str | None) -> str:
 
 
 def limits(problem: Problem, plan: Plan) -> list[str]:
-    """Return what the flags cannot say: chunks that do not go round the ranks."""
+    """Return what the flags cannot say: chunks out of turn, or predicting layers that are parted."""
     loop = all(c.rank == i % plan.pp for i, c in enumerate(plan.chunks))
-    return [] if loop else ["chunks: only dealt to the pipeline ranks in turn"]
+    found = [] if loop else ["chunks: only dealt to the pipeline ranks in turn"]
+    first = plan.num_layers - 1 - predicting(problem.base)
+    if any(first < c.start < plan.num_layers - 1 for c in plan.chunks):
+        found.append("chunks: layers for multi-token prediction only in one chunk")
+    return found
 
 
 def before(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Return what each host's script does first: variables that the framework needs, and its arguments."""
-    read = ("# shellcheck source=/dev/null", 'source "$HERE/megatron_args.sh"')
+    tokens = f"--mock-data --tokenizer-type NullTokenizer --vocab-size {problem.model.vocab_size - 1}"
+    read = (
+        "# shellcheck source=/dev/null",
+        'source "$HERE/megatron_args.sh"',
+        "# Without arguments: a few steps on made-up tokens.",
+        f"(( $# )) || set -- {tokens} --train-iters 20",
+    )
     if plan.tp == plan.cp == 1:
         return read
     # Before Blackwell the order in which kernels were issued is kept on one connection only.
@@ -185,9 +204,10 @@ def script(problem: Problem, plan: Plan) -> list[str]:
     """Return what the script must do."""
     return [
         "Start from a checkout of Megatron-LM (or set `TRAIN_SCRIPT` to its `pretrain_gpt.py`), with "
-        "arguments for data, tokenizer, length of the run and checkpoints after `launch.sh`.",
+        "arguments for data, tokenizer, length of the run and checkpoints after `launch.sh`; without any it "
+        "makes a few steps on made-up tokens.",
         f"The tokenizer brings the vocabulary, priced with {problem.model.vocab_size} entries.",
-        *missing(problem.model),
+        *missing(problem.base),
         "Use flash attention through Transformer Engine (Megatron-LM's default).",
     ]
 
@@ -195,8 +215,8 @@ def script(problem: Problem, plan: Plan) -> list[str]:
 EMITTER: Final = Emitter(
     target="megatron",
     level="parsed",
-    checked="every flag stands in a table of Megatron-LM's; Megatron-Core 0.16.1 reads the layout and takes "
-    "the values (Megatron-LM's own argument parser is in no package)",
+    checked="Megatron-LM's own parser and checks (of megatron-core 0.19.2) accept such arguments and build "
+    "its configuration from them; Megatron-Core 0.16.1 reads the layout",
     files=lambda problem, plan: {"megatron_args.sh": arguments(problem, plan)},
     limits=limits,
     about={"megatron_args.sh": "Megatron-LM's arguments as a bash array"},

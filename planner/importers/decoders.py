@@ -1,5 +1,6 @@
 """Decoders by the tables of the families: a model of its own, or the text part of another."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.planner.blocks import decoder_graph
@@ -11,6 +12,7 @@ from meshwright.planner.importers.families import ALIASES, FAMILIES, GENERIC
 from meshwright.planner.importers.family import Family
 from meshwright.planner.importers.rules import read_fields
 from meshwright.planner.importers.unsupported import EXPERTS, LATENT, refuse_unsupported
+from meshwright.planner.importers.words import words
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Decoder:
     family: str
     block_class: str | None
     notes: tuple[str, ...]
+    words: Mapping[str, float | str | bool]
 
 
 def decoder_model(config: Config, name: str, *, mtp: bool = False) -> ModelGraph:
@@ -33,7 +36,13 @@ def decoder_model(config: Config, name: str, *, mtp: bool = False) -> ModelGraph
     """
     read = read_decoder(config)
     return decoder_graph(
-        read.spec, name, family=read.family, block_class=read.block_class, notes=read.notes, mtp=mtp
+        read.spec,
+        name,
+        family=read.family,
+        block_class=read.block_class,
+        notes=read.notes,
+        mtp=mtp,
+        words=read.words,
     )
 
 
@@ -49,7 +58,7 @@ def read_decoder(config: Config) -> Decoder:
         f"{key} is not in the file: {value:,}, the default of {model_type}"
         for key, value in config.assumed.items()
     )
-    return Decoder(spec, model_type or "unknown", family.block_class, notes)
+    return Decoder(spec, model_type or "unknown", family.block_class, notes, words(config))
 
 
 def _read_by(family: Family) -> tuple[str, ...]:

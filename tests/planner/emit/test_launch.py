@@ -61,12 +61,15 @@ def test_bash_accepts_every_script(drawn, script: str) -> None:
         assert done.returncode == 0
 
 
-@pytest.mark.skipif(which("shellcheck") is None, reason="shellcheck is not installed")
+SHELLCHECK = which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("name", GOLDEN)
 def test_shellcheck_finds_nothing(name: str) -> None:
     target, machines, strategy = GOLDEN[name]
     for text in shell_texts(render(*case(target, machines, **strategy))).values():
-        done = subprocess.run(["shellcheck", "-"], input=text, text=True, stdout=subprocess.PIPE, check=False)
+        done = subprocess.run([SHELLCHECK, "-"], input=text, text=True, stdout=subprocess.PIPE, check=False)
         assert done.stdout == ""
 
 

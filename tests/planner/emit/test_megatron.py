@@ -28,14 +28,17 @@ def routed(model: str = "mixtral-8x7b", job: dict | None = None, **strategy) -> 
     return problem, make_plan(problem, **strategy)
 
 
+def words(problem: Problem, plan: Plan) -> list[str]:
+    """Return the words that bash makes of the arguments."""
+    text = emit(problem, plan)["megatron_args.sh"] + '\nprintf "%s\\n" "${MEGATRON_ARGS[@]}"'
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    return done.stdout.split("\n")[:-1]
+
+
 def flags(problem: Problem, plan: Plan) -> dict[str, list[str]]:
     """Return the words that bash puts behind each flag."""
-    text = emit(problem, plan)["megatron_args.sh"] + '\nprintf "%s\\n" "${MEGATRON_ARGS[@]}"'
-    words = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )
     found: dict[str, list[str]] = {}
-    for word in words[:-1]:
+    for word in words(problem, plan):
         if word.startswith("--"):
             assert word not in found
             found[word] = []

@@ -19,6 +19,8 @@ NPROC_PER_NODE=8
 export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"
 # shellcheck source=/dev/null
 source "$HERE/megatron_args.sh"
+# Without arguments: a few steps on made-up tokens.
+(( $# )) || set -- --mock-data --tokenizer-type NullTokenizer --vocab-size 128255 --train-iters 20
 
 exec torchrun \
   --nnodes="$NNODES" --nproc-per-node="$NPROC_PER_NODE" --node-rank="$NODE_RANK" \

@@ -36,7 +36,16 @@ MEGATRON_ARGS=(
   --kv-channels 128
   --group-query-attention
   --num-query-groups 8
-  --position-embedding-type rope
-  --swiglu
   --untie-embeddings-and-output-weights
+  --normalization RMSNorm
+  --norm-epsilon 1e-05
+  --disable-bias-linear
+  --swiglu
+  --position-embedding-type rope
+  --rotary-base 500000
+  --use-rope-scaling
+  --rope-scaling-factor 8.0
+  --attention-dropout 0.0
+  --hidden-dropout 0.0
+  --init-method-std 0.02
 )
