@@ -17,8 +17,10 @@ from meshwright.planner.fill import Filled, fill
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.pricing import setting, usable_bytes
 from meshwright.planner.problem import Problem
+from meshwright.planner.rules import has_experts
 from meshwright.planner.space import space
 from meshwright.planner.table_store import MOST_KEPT, TableStore
+from meshwright.planner.twins import distinct
 
 PORTION = 16_384
 """Meshes that are priced in one call: enough to be worth it, few enough to stay in memory."""
@@ -154,8 +156,9 @@ def _looks(common: Setting, want: Demand, store: TableStore) -> Looks:
 
 
 def survey(problem: Problem) -> Field:
-    """Return all legal meshes with their quick bounds; those that cannot fit are marked infinite."""
-    meshes, discarded = space(problem)
+    """Return all legal meshes, twins once, with their quick bounds; infinite where a mesh cannot fit."""
+    every, discarded = space(problem)
+    meshes = every.take(distinct(problem.cluster, every, has_experts(problem)))
     common, want, usable = setting(problem), demand(problem), usable_bytes(problem)
     store = TableStore(common, meshes)
     looks = _looks(common, want, store)
@@ -179,6 +182,7 @@ def survey(problem: Problem) -> Field:
         order=order[np.isfinite(bounds[order])],
         discarded=discarded
         | {
+            "placement laid alike": len(every) - len(meshes),
             "memory floor": int((looks.floor_bytes > usable).sum()),
             "host memory floor": int((crowded & (looks.floor_bytes <= usable)).sum()),
         },
