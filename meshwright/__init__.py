@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from meshwright.planner.plan import Plan
     from meshwright.planner.problem import Problem
     from meshwright.planner.result import Result
+    from meshwright.planner.runtime.apply import apply
+    from meshwright.planner.runtime.architecture import Architecture
     from meshwright.planner.solve import solve
 
 __all__ = [
+    "Architecture",
     "Job",
     "MeshwrightError",
     "Plan",
     "Problem",
     "Result",
     "__version__",
+    "apply",
     "estimate",
     "from_module",
     "load_accelerator",
@@ -36,11 +40,13 @@ __all__ = [
 ]
 
 _HOME: Final = {
+    "Architecture": "meshwright.planner.runtime.architecture",
     "Job": "meshwright.planner.job",
     "MeshwrightError": "meshwright.hardware.errors",
     "Plan": "meshwright.planner.plan",
     "Problem": "meshwright.planner.problem",
     "Result": "meshwright.planner.result",
+    "apply": "meshwright.planner.runtime.apply",
     "estimate": "meshwright.planner.estimate",
     "from_module": "meshwright.planner.importers.module",
     "load_accelerator": "meshwright.hardware.catalogue",

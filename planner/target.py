@@ -71,6 +71,8 @@ class Target:
         Whether tensor ranks may outnumber key/value heads, which then have copies.
     experts_tensor_or_spread
         Whether experts are split over the tensor ranks exactly where they are not spread over ranks.
+    framework
+        What an accelerator must support for it, where that is called otherwise than the target.
     loses
         Decisions that a plan loses by going there, in words.
     """
@@ -115,7 +117,13 @@ class Target:
     tied_pipeline: bool = True
     replicated_heads: bool = True
     experts_tensor_or_spread: bool = False
+    framework: str | None = None
     loses: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> str:
+        """What an accelerator must support, as its data file calls it."""
+        return self.framework or self.name
 
 
 TARGETS = {
@@ -232,6 +240,41 @@ TARGETS = {
                 "optimizer offload alone",
                 "exchange of heads and rings",
                 "placements with the pipeline inside",
+                "selective recompute",
+                "low-precision recipes",
+                "adapters",
+                "multi-token prediction",
+            ),
+        ),
+        Target(
+            "native",
+            "PyTorch through meshwright.apply",
+            profile="fsdp2-eager",
+            framework="pytorch",
+            context=False,
+            ulysses=False,
+            expert=False,
+            expert_tensor=False,
+            secondary=False,
+            offload=frozenset({"none"}),
+            schedules=frozenset({"gpipe", "1f1b", "interleaved"}),
+            zero_stages=frozenset({0, 2, 3}),
+            zero_stages_with_pipeline=frozenset({0, 2, 3}),
+            recompute=frozenset({"none", "full"}),
+            uneven_chunks=True,
+            precisions=frozenset({"bf16", "pure-bf16", "fp32", "tf32"}),
+            optimizers=frozenset({"adamw", "adam", "sgd", "momentum"}),
+            losses=frozenset({"torch"}),
+            tunings=frozenset({"full"}),
+            multi_token=False,
+            decoders_only=True,
+            families=frozenset({"llama", "mistral", "qwen2", "qwen3"}),
+            tied_pipeline=False,
+            replicated_heads=False,
+            loses=(
+                "context and expert parallelism",
+                "ZeRO 1 and offload",
+                "zero-bubble schedules",
                 "selective recompute",
                 "low-precision recipes",
                 "adapters",

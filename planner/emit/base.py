@@ -102,7 +102,7 @@ def _layers(problem: Problem, plan: Plan, target: Target) -> str | None:
 
 def _supported(problem: Problem, plan: Plan, target: Target) -> str | None:
     device = problem.cluster.accelerator
-    if target.name == "any" or target.name in device.support.targets:
+    if target.name == "any" or target.needs in device.support.targets:
         return None
     have = ", ".join(sorted(device.support.targets)) or "none"
     return f"cluster={problem.cluster.name}: {device.name} runs {have}, not {target.name}"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.emit import accelerate, deepspeed, generic, megatron, torchtitan
+from meshwright.planner.emit import accelerate, deepspeed, generic, megatron, native, torchtitan
 from meshwright.planner.emit.base import Emitter, beyond_target
 from meshwright.planner.emit.launch import Command
 from meshwright.planner.emit.launchers import Launcher, chosen, launch_files
@@ -15,7 +15,14 @@ from meshwright.planner.target import find_target
 
 EMITTERS: Final[dict[str, Emitter]] = {
     e.target: e
-    for e in (generic.EMITTER, deepspeed.EMITTER, accelerate.EMITTER, megatron.EMITTER, torchtitan.EMITTER)
+    for e in (
+        generic.EMITTER,
+        deepspeed.EMITTER,
+        accelerate.EMITTER,
+        megatron.EMITTER,
+        torchtitan.EMITTER,
+        native.EMITTER,
+    )
 }
 
 OWN_SCRIPT: Final = "train.py"

@@ -72,7 +72,7 @@ def test_fsdp_has_no_zero_0_and_1(stage: int) -> None:
 def test_fsdp_through_a_trainer_lacks_some_optimizers(optimizer: str) -> None:
     problem, plan = case("fsdp", job={"optimizer": optimizer})
     assert inexpressible(problem, plan) == [f"optimizer={optimizer}: only adamw, sgd"]
-    assert able_targets(problem, plan) == ["deepspeed"]
+    assert able_targets(problem, plan) == ["deepspeed", "native"]
 
 
 def test_sixteen_bit_masters_need_zero_under_deepspeed() -> None:
@@ -84,14 +84,14 @@ def test_sixteen_bit_masters_need_zero_under_deepspeed() -> None:
 def test_accelerate_cannot_fill_the_last_host_in_part() -> None:
     problem, plan = case("fsdp", job={"allow_idle": True, "global_batch_size": 24}, dp=12)
     assert [m.split(":")[0] for m in inexpressible(problem, plan)] == ["dp=12"]
-    assert able_targets(problem, plan) == ["deepspeed", "torchtitan"]
+    assert able_targets(problem, plan) == ["deepspeed", "torchtitan", "native"]
 
 
 def test_fsdp_needs_the_class_of_the_decoder_layers() -> None:
     problem, plan = case("fsdp")
     nameless = replace(problem, base=replace(problem.base, block_class=None))
     assert "unknown" in inexpressible(nameless, plan)[0]
-    assert able_targets(nameless, plan) == ["deepspeed", "torchtitan"]
+    assert able_targets(nameless, plan) == ["deepspeed", "torchtitan", "native"]
 
 
 def test_fsdp_on_cpus_would_silently_not_shard() -> None:
@@ -107,7 +107,7 @@ def test_an_accelerator_without_the_framework_is_named() -> None:
     bare = replace(device, support=replace(device.support, targets=frozenset({"pytorch"})))
     problem = replace(problem, cluster=replace(problem.cluster, accelerator=bare))
     assert inexpressible(problem, plan) == [f"cluster=dgx-h100:1: {device.name} runs pytorch, not fsdp"]
-    assert able_targets(problem, plan) == []
+    assert able_targets(problem, plan) == ["native"]
 
 
 def test_a_pipeline_is_beyond_files_of_data_parallelism() -> None:

@@ -1,0 +1,174 @@
+"""Apply a plan to a model inside a training script."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.plan import Plan
+from meshwright.planner.runtime.applied import Applied
+from meshwright.planner.runtime.architecture import Architecture, find_architecture
+from meshwright.planner.runtime.layout import PIPELINE, TENSOR
+from meshwright.planner.runtime.limits import check_plan, check_world
+from meshwright.planner.runtime.model_check import check_model, facts_of
+from meshwright.planner.runtime.ranks import (
+    check_same_plan,
+    data_rank,
+    device_mesh,
+    own_device,
+    start_processes,
+    world_size,
+)
+from meshwright.planner.runtime.schedule import pipeline_schedule
+from meshwright.planner.runtime.shard import checkpoint_blocks, shard
+from meshwright.planner.runtime.stages import model_parts, own_blocks, return_own_tensor
+from meshwright.planner.runtime.tensor import split_over_tensor_ranks
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from meshwright.planner.plan import Chunk
+
+
+def apply(
+    plan: "Plan | str | os.PathLike[str]",
+    model: "nn.Module",
+    optimizer_fn: "Callable[[list[nn.Parameter]], torch.optim.Optimizer]",
+    *,
+    loss_fn: Callable[..., Any] | None = None,
+    architecture: Architecture | None = None,
+    initialise: "Callable[[nn.Module], None] | None" = None,
+    max_grad_norm: float | None = None,
+    device: str | None = None,
+) -> Applied:
+    """Lay a model out over the running processes as a plan says, and return what a training loop needs.
+
+    Call it in every process with the same plan and a model with the same weights. It builds the device mesh,
+    keeps the layers of this rank's pipeline stages, splits them over tensor ranks, has the layers that the
+    plan names recompute their activations, shards weights, gradients and optimizer states (FSDP2), and sets
+    up schedule and micro-batches. World size, plan and model are checked before anything is allocated. The
+    model is changed in place.
+
+    Parameters
+    ----------
+    plan
+        A plan, or the path of its ``plan.json``.
+    model
+        A decoder from token ids to logits (or a record with ``logits``), on the CPU or the ``meta`` device,
+        in the dtype in which the recipe keeps weights (fp32, but bf16 for ``pure-bf16``).
+    optimizer_fn
+        From this rank's parameters to their optimizer.
+    loss_fn
+        From logits (sequences, tokens, vocabulary) and labels (sequences, tokens) to the mean loss; the cross
+        entropy of each next token by default.
+    architecture
+        Where the model's parts are, and how its blocks split over tensor ranks; known for Llama, Mistral,
+        Qwen2 and Qwen3 of transformers.
+    initialise
+        Gives a part on the ``meta`` device its weights once they are allocated, shard by shard.
+    max_grad_norm
+        Clip the gradient of each step to this norm.
+    device
+        ``cuda`` or ``cpu``; by default what there is.
+
+    Returns
+    -------
+    Applied
+        With :meth:`~meshwright.planner.runtime.applied.Applied.step`.
+
+    Raises
+    ------
+    MeshwrightError
+        If the plan asks for what is not applied (each decision is named), the number of processes is another
+        one, ranks read different plans, or the model is not the planned one.
+    """
+    plan = plan if isinstance(plan, Plan) else read_plan(plan)
+    check_plan(plan)
+    check_world(plan, world_size())
+    layout = architecture or find_architecture(model)
+    facts = facts_of(model, layout)
+    check_model(plan, facts, layout)
+    _check_weights(model, initialise)
+    own = own_device(device)
+    start_processes(own)
+    check_same_plan(plan)
+    mesh = device_mesh(plan, own)
+    chunks = [c for c in plan.chunks if c.rank == mesh.get_local_rank(PIPELINE)]
+    parts = model_parts(model, plan, layout, chunks)
+    for part, chunk in zip(parts, chunks, strict=True):
+        _distribute(part, chunk, plan, layout, mesh)
+        _allocate(part, own, initialise)
+    loss = loss_fn or next_token_loss
+    widths = facts.hidden_size, facts.logits
+    return Applied(
+        plan=plan,
+        mesh=mesh,
+        device=own,
+        parts=parts,
+        optimizer=optimizer_fn([p for part in parts for p in part.parameters()]),
+        data_rank=data_rank(plan, mesh),
+        data_ranks=plan.dp,
+        loss_fn=loss,
+        schedule=pipeline_schedule(parts, chunks, plan, mesh, loss, widths) if plan.pp > 1 else None,
+        max_grad_norm=max_grad_norm,
+    )
+
+
+def read_plan(path: "str | os.PathLike[str]") -> Plan:
+    """Read a ``plan.json``.
+
+    Raises
+    ------
+    MeshwrightError
+        If the file cannot be read or is no plan.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise MeshwrightError(f"plan: {os.fspath(path)!r} cannot be read ({error})") from None
+    return Plan.from_json(text)
+
+
+def next_token_loss(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":
+    """Return the mean cross entropy of every token given those before it; labels of -100 are left out."""
+    from torch.nn.functional import cross_entropy
+
+    return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
+
+
+def _check_weights(model: "nn.Module", initialise: Any) -> None:
+    """Refuse a model without weights that nobody gives any."""
+    if initialise is None and any(p.is_meta for p in model.parameters()):
+        raise MeshwrightError(
+            "model: its parameters are on the meta device; give initialise=..., which sets the weights of a "
+            "part, or load them first"
+        )
+
+
+def _distribute(
+    part: "nn.Module", chunk: "Chunk", plan: Plan, architecture: Architecture, mesh: "DeviceMesh"
+) -> None:
+    """Split, checkpoint and shard one part, in this order: each works on what the one before it made."""
+    ends = chunk.start == 0, chunk.stop == plan.num_layers
+    blocks = own_blocks(part, plan, architecture, chunk)
+    if plan.tp > 1:
+        split_over_tensor_ranks(
+            part, blocks.values(), architecture, mesh[TENSOR], plan.sequence_parallel, ends
+        )
+    again = [i for i in blocks if plan.recompute[i + 1] == "full"]
+    checkpoint_blocks(part, architecture, again)
+    blocks = own_blocks(part, plan, architecture, chunk)
+    shard(part, blocks.values(), plan, architecture, mesh, ends)
+    return_own_tensor(part)
+
+
+def _allocate(part: "nn.Module", device: "torch.device", initialise: Any) -> None:
+    """Put a part on its device, with its weights."""
+    if any(p.is_meta for p in part.parameters()):
+        part.to_empty(device=device)
+        initialise(part)
+    else:
+        part.to(device)

@@ -1,0 +1,127 @@
+"""Ranks that train the tiny model by ``meshwright.apply`` and write down what they are made of.
+
+``python -m tests.frameworks.native_ranks FOLDER WORLD``: every ``NAME/plan.json`` in the folder is applied in
+turn by WORLD processes, and rank R writes ``NAME/seen-R.json``. The processes are forked, so that torch and
+transformers are imported once; nothing of torch runs before.
+"""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers.models.llama.modeling_llama  # noqa: F401
+from torch import distributed
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+import meshwright
+from tests.frameworks import tiny
+
+
+def placed(tensor: Any) -> dict[str, str]:
+    """Return the placement of a tensor along each dimension of its mesh."""
+    if not isinstance(tensor, DTensor):
+        return {}
+    return dict(zip(tensor.device_mesh.mesh_dim_names, map(str, tensor.placements), strict=True))
+
+
+def blocks_of(part: Any) -> dict[int, Any]:
+    """Return the blocks that have weights here."""
+    return {i: b for i, b in enumerate(part.model.layers) if next(b.parameters(), None) is not None}
+
+
+def groups(part: Any) -> dict[str, bool]:
+    """Return the modules that gather their weights by themselves, and whether they free them after use."""
+    found = {}
+    for name, module in part.named_modules():
+        if isinstance(module, FSDPModule) and (group := module._get_fsdp_state()._fsdp_param_group):
+            plain = name.replace("_checkpoint_wrapped_module", "").strip(".")
+            found[plain] = group._reshard_after_forward
+    return found
+
+
+def observe(applied: Any) -> dict[str, Any]:
+    """Return what a rank is made of, read from torch's objects and not from the plan."""
+    names = dict(zip(applied.mesh.mesh_dim_names, applied.mesh.shape, strict=True))
+    parts = []
+    for part in applied.parts:
+        blocks = blocks_of(part)
+        weights = {n.replace("_checkpoint_wrapped_module.", ""): p for n, p in part.named_parameters()}
+        parts.append(
+            {
+                "blocks": list(blocks),
+                "ends": ["model.embed_tokens.weight" in weights, "lm_head.weight" in weights],
+                "checkpointed": [i for i, b in blocks.items() if isinstance(b, CheckpointWrapper)],
+                "placements": {n: placed(p) for n, p in weights.items()},
+                "held": {
+                    n: list(p.to_local().shape if isinstance(p, DTensor) else p.shape)
+                    for n, p in weights.items()
+                },
+                "groups": groups(part),
+            }
+        )
+    return {
+        "mesh": names,
+        "coordinate": dict(zip(names, applied.mesh.get_coordinate(), strict=True)),
+        "data": [applied.data_rank, applied.data_ranks],
+        "schedule": type(applied.schedule).__name__,
+        "parts": parts,
+    }
+
+
+def train(plan: Path) -> dict[str, Any]:
+    """Apply a plan, train and return the losses and what was seen."""
+    applied = meshwright.apply(
+        plan,
+        tiny.model(),
+        lambda parameters: torch.optim.AdamW(parameters, **tiny.OPTIMIZER),
+        max_grad_norm=tiny.CLIP,
+        device="cpu",
+    )
+    seen = observe(applied)
+    rows: list[list[int]] = [[] for _ in applied.parts]
+    for part, own in zip(applied.parts, rows, strict=True):
+        part.register_forward_pre_hook(lambda module, args, own=own: own.append(len(args[0])))
+    size = applied.local_batch_size
+    losses = []
+    for step in range(tiny.STEPS):
+        own = tiny.batch(step)[applied.data_rank * size : (applied.data_rank + 1) * size]
+        losses.append(applied.step({"input_ids": own}))
+    return {**seen, "losses": losses, "rows": [own[: len(own) // tiny.STEPS] for own in rows]}
+
+
+def rank_main(rank: int, world: int, folder: Path) -> None:
+    """Join the others and apply each plan."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
+    torch.set_num_threads(1)
+    store = distributed.FileStore(str(folder / "store"), world)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    for plan in sorted(folder.glob("*/plan.json")):
+        (plan.parent / f"seen-{rank}.json").write_text(json.dumps(train(plan)))
+    distributed.destroy_process_group()
+
+
+def main() -> None:
+    """Fork the ranks and wait for them."""
+    folder, world = Path(sys.argv[1]), int(sys.argv[2])
+    children = []
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            try:
+                rank_main(rank, world, folder)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+
+
+if __name__ == "__main__":
+    main()
