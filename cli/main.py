@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from meshwright.cli import options as o
+from meshwright.cli.calibrate import calibrate
 from meshwright.cli.errors import ExitCode, guarded
 from meshwright.cli.hardware import hardware
 from meshwright.cli.model import model
@@ -172,6 +173,7 @@ def targets(as_json: o.AsJson = False) -> ExitCode:
 
 app.command()(model)
 app.command()(hardware)
+app.command()(calibrate)
 
 
 def main() -> None:

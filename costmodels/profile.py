@@ -26,7 +26,7 @@ from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 FILE_SUFFIX: Final = ".toml"
 MAX_FILE_BYTES: Final = 65536
 """Of a profile file: all of its fields with their sources take a tenth of it."""
-MAX_VALUE: Final = 1e12
+MAX_VALUE: Final = 1e13
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,3 +82,8 @@ def s_to_ms(seconds: float) -> float:
 def s_to_hours(seconds: float) -> float:
     """Return hours for seconds."""
     return seconds / HOUR_S
+
+
+def s_to_us(seconds: float) -> float:
+    """Return microseconds for seconds."""
+    return seconds / MICROSECOND

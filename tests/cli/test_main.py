@@ -16,7 +16,7 @@ from meshwright.costmodels.schedule import names
 from meshwright.planner.emit.registry import EMITTERS
 from tests.cli.shell import JOB, run, shell
 
-COMMANDS = ("solve", "estimate", "hardware", "model", "targets")
+COMMANDS = ("solve", "estimate", "hardware", "model", "targets", "calibrate")
 EXPLICIT = (
     *("--tp", "2", "--pp", "2", "--dp", "2", "--vpp", "1", "--micro-batch", "2", "--zero", "1"),
     *("--sequence-parallel", "--schedule", "1f1b", "--placement", "tp,pp,dp"),

@@ -1,0 +1,63 @@
+"""What the host needs: times of calls and passes, as a software profile tells them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from meshwright.costmodels.layer import adapt
+from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.operators import Operator
+from meshwright.costmodels.profile import sourced_profile
+from meshwright.costmodels.work import Shape, Work
+from meshwright.planner.calibrate.cases import Host, Sample
+from meshwright.planner.calibrate.explain import of_kind
+from meshwright.planner.calibrate.machine import Machine
+from meshwright.planner.importers import load_model
+
+STACK = "fsdp2-eager"
+"""The profile that a measured stack inherits from: PyTorch without compilation."""
+LAYER_MODEL = "llama-3.1-8b"
+"""Any model whose blocks are those of the layer that is measured: launches do not depend on its sizes."""
+
+
+def host_times(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return the seconds of each host case."""
+    return {case.what: seconds for case, seconds in of_kind(samples, Host)}
+
+
+def call_s(device_s: float, host: Mapping[str, float], machine: Machine) -> float:
+    """Return the seconds of a call: the device's, and the host's as far as it is not hidden."""
+    own = host.get("operator", 0.0)
+    return device_s + own if machine.waits_for_host else max(device_s, own)
+
+
+def host_profile(host: Mapping[str, float], machine: Machine) -> dict[str, float]:
+    """Return the profile's host times: a call's, and what a layer's pass takes beyond its calls."""
+    if "operator" not in host:
+        return {}
+    call = host["operator"]
+    found = {"forward_host_s": call, "host_share": 1.0}
+    ahead, back = layer_launches()
+    if {"forward", "backward"} <= set(host):
+        found["layer_host_s"] = max(host["forward"] - ahead * call, call)
+        found["backward_host_s"] = max((host["backward"] - found["layer_host_s"]) / back, call / back)
+    if "step" in host:
+        found["step_fixed_s"] = host["step"]
+    return found | ({"host_sync": 1.0} if machine.waits_for_host else {})
+
+
+def layer_launches() -> tuple[float, float]:
+    """Return the kernels that a pass of the measured layer issues, forward and backward, without fusion."""
+    profile = sourced_profile(STACK)
+    kinds = (adapt(k, profile, find_loss(profile.loss)) for k in load_model(LAYER_MODEL).kinds)
+    block = next(kind for kind in kinds if kind.role == "block")
+    shape = Shape(sequences=1, sequence_length=16, tp=1, sequence_parallel=0)
+
+    def kernels(works: tuple[Work, ...]) -> float:
+        return sum(float(np.asarray(work.kernels)) for work in works if np.asarray(work.bytes) > 0)
+
+    operators: tuple[Operator, ...] = block.operators
+    return (
+        sum(kernels(op.forward(shape)) for op in operators),
+        sum(kernels(op.backward(shape)) for op in operators),
+    )

@@ -1,0 +1,72 @@
+"""The files of a measured machine are read like any other, and price plans."""
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from meshwright.costmodels.profile import find_profile
+from meshwright.hardware.catalogue import load_cluster
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.calibrate.cases import from_lines
+from meshwright.planner.calibrate.fits import fitted
+from meshwright.planner.calibrate.machine_file import paths
+from meshwright.planner.calibrate.session import write
+from meshwright.planner.estimate import estimate
+from tests.planner.calibrate.machines import GPU_MACHINE, LATENCY, MACHINE, PEAK, samples
+
+JOB = {"global_batch_size": 8, "sequence_length": 512, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    files = paths(tmp_path_factory.mktemp("machine") / "mine.yaml")
+    write(files, MACHINE, fitted(samples(), MACHINE), samples())
+    return files
+
+
+def test_the_cluster_is_read_with_what_was_measured(written):
+    cluster = load_cluster(str(written[0]))
+    chip = cluster.accelerator
+    assert cluster.num_devices == 2
+    assert cluster.tiers[0].latency_s == pytest.approx(LATENCY, rel=0.3)
+    assert chip.peak_flops_per_s["fp32"] == pytest.approx(PEAK, rel=0.03)
+    assert chip.achieved.attention_shares["flash-2"]["forward"] == pytest.approx(0.5, rel=0.05)
+    assert chip.sources[0].kind == "user"
+    assert date.today().isoformat() in chip.sources[0].title
+
+
+def test_the_profile_is_read_and_other_machines_fits_do_not_count(written):
+    profile = find_profile(str(written[1]))
+    assert (profile.gemm_fraction, profile.attention_fraction, profile.jitter) == (1.0, 1.0, 0.0)
+    assert profile.scatter_rate == pytest.approx(0.25, rel=0.1)
+    assert profile.norm == "eager"
+
+
+def test_the_samples_are_there_to_be_merged(written):
+    assert from_lines(written[2].read_text(), "samples") == samples()
+
+
+def test_a_plan_is_priced_on_the_measured_machine(written):
+    cluster, profile = str(written[0]), str(written[1])
+    job = JOB | {"profile": profile}
+    alone, both = (
+        estimate("llama-3.2-1b", cluster, job, {"dp": n, "tp": 2 // n, "micro_batch_size": 1}) for n in (1, 2)
+    )
+    assert alone.model_flops / alone.step_time_s / 2 < PEAK  # two ranks, each below its peak
+    assert both.breakdown["gradient_reduction"] > 0
+
+
+def test_a_gpu_s_architecture_is_refined_so_that_its_fits_do_not_count_twice(tmp_path):
+    files = paths(tmp_path / "gpu.yaml")
+    machine = replace(GPU_MACHINE, across=2)
+    write(files, machine, fitted(samples(GPU_MACHINE), GPU_MACHINE), samples())
+    cluster = load_cluster(str(files[0]))
+    assert cluster.accelerator.architecture == "hopper-measured"
+    assert (cluster.num_devices, [t.name for t in cluster.tiers]) == (4, ["inside", "across"])
+    assert set(cluster.accelerator.support.dtypes) == {"bf16", "fp32"}
+
+
+def test_a_name_that_is_no_yaml_is_refused(tmp_path):
+    with pytest.raises(MeshwrightError, match=r"mine\.yaml"):
+        paths(tmp_path / "mine.json")
