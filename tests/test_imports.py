@@ -77,6 +77,7 @@ def test_each_module_imports_by_itself(room: str) -> None:
     # in which another one happens to import it; libraries are loaded once, before the forks.
     driver = (
         "import os, sys, importlib, traceback, numpy, networkx, pydantic, yaml, typer, rich\n"
+        "import ortools.sat.python.cp_model\n"
         "failed = []\n"
         "for name in sys.argv[1:]:\n"
         "    child = os.fork()\n"
