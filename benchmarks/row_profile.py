@@ -28,8 +28,20 @@ _KERNELS: Final = (
 FUSED_NORMS: Final = 2025
 """From then on PyTorch runs ``nn.RMSNorm`` as one kernel (release notes 2.8 and 2.9)."""
 
+BOARD: Final = 8
+"""Devices of one board or host, the largest NVLink domain before racks."""
+HYBRID_LATER: Final = 2026
+
 PARTLY_CAPTURED: Final = 0.4
 """Share of the host's time that CUDA graphs of single sub-blocks leave."""
+ROUTER_CAPTURED: Final = 0.6
+"""The same where the router alone is captured, and what comes before its exchange."""
+
+BATCHES_BESIDE: Final = {"overlap_experts": 0.7, "layer_host_s": 4e-3}
+"""Where one micro-batch's exchange runs beside another's compute (``--overlap-moe-expert-parallel-comm``),
+each part of a layer (attention, dispatch, experts, combine, what follows) is a node of a schedule, issued by
+an autograd call of its own under events and stream switches: some 0.8 ms each (recalled of combined_1f1b.py).
+The first and last micro-batches have no other beside them, and communication takes cores from compute."""
 
 ROWWISE: Final = 0.65
 """Products scaled by rows against those scaled by tensors: the scales are applied in a slower epilogue and
@@ -85,14 +97,29 @@ def _megatron(row: Row, framework: str) -> str:
         return "megatron-deepspeed"
     if year < LATEST:
         return {2021: "megatron-2021", 2022: "megatron-2022"}.get(year, "megatron-2023")
-    if "megatron-core" in framework and row.moe is None:
-        return "nemo-2024"  # its releases overlap tensor-parallel traffic as NeMo does
-    flexible = row.stated("moe_flex_dispatcher_backend")
+    flexible = _deduplicates(row)
     if "bridge" in framework:
         return "megatron-bridge-hybridep" if flexible else "megatron-bridge"
+    if "megatron-core" in framework and row.moe is None:
+        return "nemo-2024"  # its releases overlap tensor-parallel traffic as NeMo does
     if "nemo" in framework:
         return "nemo-2024" if year == LATEST else "megatron-bridge"
     return "megatron-core-deepep" if flexible else "megatron-core"
+
+
+def _deduplicates(row: Row) -> bool:
+    """Return whether tokens enter a node once: as stated, else as recipes of Megatron-Bridge came to have it.
+
+    A recipe that is printed names its dispatcher where it is not the plain one. HybridEP came to racks of one
+    NVLink domain at the end of 2025 and to other nodes in 2026; it drops no tokens.
+    """
+    if row.stated("moe_flex_dispatcher_backend"):
+        return True
+    text = f"{row.model_name} {row.notes}".lower()
+    if row.stated("recipe") or "bridge" not in row.framework.lower() or re.search(r"token.?drop\b", text):
+        return False
+    rack = cluster_of(row)[0].tiers[0].fan_out > BOARD
+    return rack or (row.year or LATEST) >= HYBRID_LATER
 
 
 def _switches(row: Row, base: str) -> dict[str, Any]:
@@ -109,6 +136,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["low_gemm_fraction"] = ROWWISE
     if "gptq" in (row.precision or "").lower():
         found["expand_fraction"] = UNPACKED
+    if row.stated("moe_a2a_overlap"):
+        found |= BATCHES_BESIDE
     return found | _graphs(row)
 
 
@@ -128,7 +157,8 @@ def _graphs(row: Row) -> dict[str, Any]:
     """Return what CUDA graphs leave of the host's time."""
     scope, kind = row.stated("cuda_graph_scope"), row.stated("cuda_graph_impl")
     if scope == "full_iteration" or kind == "local":
-        return {"host_share": 0.0, "dispatch_sync_s": 0.0}
+        return {"host_share": 0.0, "expert_host_share": 0.0, "dispatch_sync_s": 0.0}
     if scope or kind == "transformer_engine":
-        return {"host_share": PARTLY_CAPTURED}
+        whole = row.moe is None or not isinstance(scope, list) or "attn" in scope
+        return {"host_share": PARTLY_CAPTURED if whole else ROUTER_CAPTURED}
     return {}

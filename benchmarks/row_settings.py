@@ -40,6 +40,10 @@ def precision_of(row: Row) -> tuple[str, tuple[str, ...]]:
     name = next((recipe for pattern, recipe in _RECIPES if re.search(pattern, said)), "bf16")
     if "fp8" in said and "FP8_CS" in (row.stated("recipe") or ""):
         name = "fp8-current"
+    if name == "nvfp4" and megatron(row):
+        return "nvfp4-all", (
+            "every block in 4 bits, as the performance recipes of Megatron-Bridge have them",
+        )
     if megatron(row) and (row.year or 0) >= _PRIMARY_LOW and name in _PRIMARY:
         return _PRIMARY[name], ("8-bit primary weights, as the recipes of NeMo and Megatron-Core have them",)
     return ("fp16" if old else name), ()

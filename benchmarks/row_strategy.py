@@ -184,7 +184,7 @@ def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, t
     assumed: tuple[str, ...] = ()
     interleaves = "interleaved" in said or said == "1f1b-i" or (row.schedule is None and _interleaves(row))
     if vpp == 1 and interleaves and row.vpp is None:
-        vpp = max((blocks + 2) // pp, 1)
+        vpp = max((blocks + 2 * (blocks % pp > 0)) // pp, 1)
         assumed += (f"virtual stages not stated: one layer a chunk, vpp {vpp}",)
     if vpp == 1:
         return "1f1b", 1, assumed
@@ -227,11 +227,15 @@ def write(row: Row, problem: Problem) -> Written:
         "schedule": schedule,
     }
     assumptions = (*why, *told, *said, *sharded, *again)
-    return Written(decisions, _stages(blocks, degrees["pp"] * vpp), modes, assumptions)
+    ahead = int(settings.megatron(row) and problem.job.mtp)
+    return Written(decisions, _stages(blocks, degrees["pp"] * vpp, ahead), modes, assumptions)
 
 
-def _stages(blocks: int, chunks: int) -> tuple[int, ...]:
-    """Return blocks per chunk.
+def _stages(blocks: int, chunks: int, ahead: int = 0) -> tuple[int, ...]:
+    """Return blocks per chunk: as even as can be, with room for embedding and loss in the first and last.
+
+    Where no such split is even, or the last block predicts ahead (``ahead``: it has a head of its own),
+    Megatron's layouts fill all chunks but the last (``Et*4|(t*4|)*14tmL``, as recipes of DeepSeek-V3 print).
 
     Raises
     ------
@@ -239,6 +243,10 @@ def _stages(blocks: int, chunks: int) -> tuple[int, ...]:
         If a chunk in the middle would be empty.
     """
     sizes: Sequence[int] = even_split(blocks, chunks)
+    full = -(-(blocks - ahead) // chunks)
+    left = blocks - full * (chunks - 1)
+    if left >= ahead and (ahead or (blocks % chunks and (blocks + 2) % chunks)):
+        sizes = (*[full] * (chunks - 1), left)
     if any(n == 0 for n in sizes[1:-1]):
         raise NotExpressibleError(f"{chunks} chunks for {blocks} layers: a stage has no layer")
     return tuple(sizes)

@@ -6,6 +6,7 @@ Sums the operators' work (roofline) and traffic (collectives), for each recomput
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -68,7 +69,7 @@ class LayerCost:
     recompute_flops
         (..., M).
     forward_launches, backward_launches
-        Kernels and collectives that the host issues, (...).
+        Kernels and collectives that the host issues (none that graphs replay), (...).
     recompute_launches
         (..., M).
     trained_weights
@@ -103,11 +104,12 @@ def adapt(
 ) -> LayerKind:
     """Return the kind as a stack runs it: attention kernel, cross entropy, fusion, low-precision products.
 
-    The products of blocks run in the recipe's 8- or 4-bit type; embedding, head and router do not
-    (Transformer Engine; arXiv 2412.19437, section 3.3.1).
+    The products of blocks run in the recipe's 8- or 4-bit type; embedding, heads (those of layers that
+    predict ahead as well) and router do not (Transformer Engine; arXiv 2412.19437, section 3.3.1).
     """
     blocks = kind.role == "block" and kind.low_precision
     low = precision is not None and precision.low_compute is not None and blocks
+    heads = {op.name for op, loss_ in pairwise(kind.operators) if isinstance(loss_, CrossEntropy)}
 
     def swap(op: Operator) -> Operator:
         if isinstance(op, Attention):
@@ -115,8 +117,13 @@ def adapt(
             return replace(op, flash=kernel.flash, core=kernel.name)
         if isinstance(op, CrossEntropy):
             return replace(op, kernel=loss, parallel=profile.loss_parallel)
-        if low and isinstance(op, Gemm | ExpertGemm):
-            return replace(op, low_precision=True)
+        if isinstance(op, ExpertGemm):
+            bias_bytes = op.bias * profile.expert_bias_bytes
+            return replace(op, low_precision=low, bias_bytes=bias_bytes, one_by_one=profile.expert_by_expert)
+        if low and isinstance(op, Gemm):
+            return replace(op, low_precision=op.name not in heads)
+        if isinstance(op, Exchange):
+            return replace(op, deduplicated=profile.expert_dispatch == "deduplicated")
         return unfused(op, profile.fusions)
 
     return replace(kind, operators=tuple(swap(op) for op in kind.operators))
@@ -148,7 +155,7 @@ def traffic_time(traffic: Traffic, groups: Mapping[Group, GroupSpan], profile: P
             traffic.bytes,
             traffic.copies,
             span,
-            deduplicated=profile.expert_dispatch == "deduplicated",
+            deduplicated=traffic.deduplicated,
             node_limit=traffic.node_limit,
             expert_groups=traffic.expert_groups,
         )
@@ -177,9 +184,8 @@ def _pass(
     share = (profile.overlap_tensor, 0.0, profile.overlap_experts)
     for op in kind.operators:
         works = op.backward(shape) if backward else op.forward(shape)
-        seconds[op.name] = total_time(works, rates, profile, backward) + _cast_time(
-            op, shape, rates, backward
-        )
+        seconds[op.name] = total_time(works, rates, profile, backward)
+        seconds[op.name] = seconds[op.name] + _cast_time(op, shape, rates, backward)
         if isinstance(op, Product) and op.stored_bytes is not None:
             expansion = total_time(tuple(w for w in works if w.kernel == "memory"), rates, profile)
             seconds[op.name] = seconds[op.name] + expansion * (1 / profile.expand_fraction - 1)
@@ -187,14 +193,14 @@ def _pass(
             waits = op.direction == "dispatch" and not backward
             seconds[op.name] = seconds[op.name] / profile.permute_fraction + waits * profile.dispatch_sync_s
         flops[op.name] = sum((w.flops for w in works), start=np.float64(0.0))
-        launches[op.name] = sum((_launches(w) for w in works), start=np.float64(0.0))
+        launches[op.name] = _launches(op, works, shape, profile)
         own = np.zeros(len(CAUSES))
         for traffic in op.traffic(shape)[backward]:
             if traffic.group not in groups:
                 continue
             needs = traffic_time(traffic, groups, profile)
             cause = _CAUSE[traffic.group]
-            launches[op.name] = launches[op.name] + (np.asarray(needs) > 0)
+            launches[op.name] = launches[op.name] + (np.asarray(needs) > 0) * _issued(op, profile)
             if traffic.hidden_behind == "gemm":
                 behind = behind + _by_cause(cause, needs)
                 continue
@@ -207,9 +213,22 @@ def _pass(
     return _Pass(seconds, flops, launches, exposed, behind, hidden)
 
 
-def _launches(work: Work) -> Num:
-    """Return the kernels that the host issues for a piece of work."""
-    return work.kernels * (np.asarray(work.bytes) > 0)
+def _issued(op: Operator, profile: Profile) -> Num:
+    """Return the share of an operator's kernels that the host issues: the rest are replayed from graphs."""
+    return profile.expert_host_share if op.expert or isinstance(op, Exchange) else profile.host_share
+
+
+def _launches(op: Operator, works: Sequence[Work], shape: Shape, profile: Profile) -> Num:
+    """Return the kernels that the host issues for an operator's work, casts included."""
+    each = [w.kernels * (np.asarray(w.bytes) > 0) for w in works]
+    return _issued(op, profile) * sum([*each, _casts(op, shape)], start=np.float64(0.0))
+
+
+def _casts(op: Operator, shape: Shape) -> Num:
+    """Return the kernels that quantise an operand in one direction."""
+    if not isinstance(op, Product) or not op.low_precision:
+        return np.float64(0.0)
+    return shape.cast_kernels * op.kernels(shape)
 
 
 def _cast_time(op: Operator, shape: Shape, rates: DeviceRates, backward: bool) -> Num:
@@ -225,7 +244,8 @@ def _cast_time(op: Operator, shape: Shape, rates: DeviceRates, backward: bool) -
     groups = op.groups(shape)
     elements = groups * op.rows(shape) * (n if backward else k)
     moved = elements * shape.cast_bytes
-    return moved / (rates.memory_bytes_per_s * rates.memory_fraction) + rates.kernel_launch_s
+    launch = rates.kernel_launch_s * _casts(op, shape)
+    return launch + moved / (rates.memory_bytes_per_s * rates.memory_fraction)
 
 
 def _weight_seconds(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: Profile) -> Num:

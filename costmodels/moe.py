@@ -19,6 +19,13 @@ from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.operators import Part, Product, gemm_work
 from meshwright.costmodels.work import ONE_KERNEL, Chain, Shape, Traffic, Work
 
+FORWARD_KERNELS = 30
+"""Of a router without a fused kernel, counted in Megatron-Core's moe_utils.py, router.py and
+token_dispatcher.py: softmax, top-k, normalisation, scatter of probabilities and of the map (10), balancing
+loss and its log (10), rows of each expert and their offsets (10)."""
+BACKWARD_KERNELS = 15
+"""Of the same: what of it is differentiable."""
+
 
 def own_tokens(shape: Shape) -> Num:
     """Return the tokens that a rank brings to the experts."""
@@ -62,19 +69,19 @@ class Router:
         """Return all of them: the router is replicated."""
         return self.parameters()
 
-    def _scores(self, shape: Shape) -> Work:
+    def _scores(self, shape: Shape, kernels: int) -> Work:
         """Return softmax, top-k and the counting of rows: some six passes over fp32 scores."""
-        return Work("memory", 0.0, 24.0 * own_tokens(shape) * self.experts, kernels=4)
+        return Work("memory", 0.0, 24.0 * own_tokens(shape) * self.experts, kernels=kernels)
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the product and the selection."""
         product = gemm_work(own_tokens(shape), self.experts, self.hidden, shape.element_bytes)
-        return product, self._scores(shape)
+        return product, self._scores(shape, FORWARD_KERNELS)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the products for the gradients of input and weight, and the selection's."""
         t, q = own_tokens(shape), shape.element_bytes
-        inward = gemm_work(t, self.hidden, self.experts, q), self._scores(shape)
+        inward = gemm_work(t, self.hidden, self.experts, q), self._scores(shape, BACKWARD_KERNELS)
         if not self.trained:
             return inward
         return *inward, gemm_work(self.hidden, self.experts, t, q, weight_gradient=True)
@@ -93,7 +100,9 @@ class Exchange:
     """Tokens on their way to the experts (``dispatch``) or back (``combine``).
 
     Rows are permuted by expert (read and written once) and sent over the expert group; with ``etp`` they are
-    gathered over the expert-tensor group, and reduced there on the way back. ``node_limit`` of the
+    gathered over the expert-tensor group, and reduced there on the way back. At the other end they are sorted
+    again. ``deduplicated`` tokens are sent as they lie, once to each node: only the end with the experts
+    makes a row of each choice (DeepEP, HybridEP). ``node_limit`` of the
     ``expert_groups`` may be visited by a token (DeepSeek-V3, arXiv 2412.19437, section 2.1.2); the busiest
     rank receives ``expert_load`` times the mean. The dispatched rows are kept where the first expert product
     needs them for its weights' gradient (``saves``).
@@ -106,6 +115,7 @@ class Exchange:
     node_limit: int | None = None
     expert_groups: int | None = None
     saves: bool = True
+    deduplicated: bool = False
     light: bool = False
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = False
@@ -126,7 +136,7 @@ class Exchange:
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the permutation: every row read and written on this rank, and at the other end."""
-        rows = own_tokens(shape) * self.topk * (1.0 + shape.etp * shape.expert_load)
+        rows = own_tokens(shape) * self.topk * ((not self.deduplicated) + shape.etp * shape.expert_load)
         return (Work("memory", 0.0, 2.0 * rows * self.hidden * shape.element_bytes, kernels=2),)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
@@ -151,6 +161,7 @@ class Exchange:
                 copies=self.topk,
                 node_limit=self.node_limit,
                 expert_groups=self.expert_groups,
+                deduplicated=self.deduplicated,
             ),
             Traffic("all_gather" if outward else "reduce_scatter", whole, group="expert_tensor"),
         )
@@ -164,7 +175,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class ExpertGemm(Product):
-    """The products of all experts on a rank, one grouped kernel (``groups`` = local experts).
+    """The products of all experts on a rank (``groups`` = local experts), as one kernel or ``one_by_one``.
 
     Attributes
     ----------
@@ -176,6 +187,11 @@ class ExpertGemm(Product):
         Routed experts of the layer, split over ``ep``.
     topk
         Experts that a token visits.
+    bias_bytes
+        Bytes moved per element of the output, in each direction, to add the biases expert by expert: a
+        product and a sum, each a kernel of its own, then one that joins the experts' rows.
+    one_by_one
+        Whether each expert's product is a kernel of its own, on several streams.
     """
 
     name: str
@@ -191,6 +207,8 @@ class ExpertGemm(Product):
     expert: ClassVar[bool] = True
     stored_bytes: float | None = None
     low_precision: bool = False
+    bias_bytes: Num = 0.0
+    one_by_one: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -223,9 +241,27 @@ class ExpertGemm(Product):
         """Return the experts on one rank: one product each."""
         return self.local_experts(shape)
 
+    def kernels(self, shape: Shape) -> Num:
+        """Return one, or one an expert."""
+        return self.groups(shape) if self.one_by_one else 1
+
     def rows(self, shape: Shape) -> Num:
         """Return the rows of one expert in the mean."""
         return expert_rows(shape, self.topk) / self.local_experts(shape)
+
+    def _biases(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the work of adding the biases, or of summing their gradients."""
+        n, _ = self.local_dims(shape)
+        moved = self.bias_bytes * expert_rows(shape, self.topk) * n
+        return (Work("memory", 0.0, moved, kernels=2 * self.groups(shape) + 1),)
+
+    def forward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the products, and what adds the biases."""
+        return *Product.forward(self, shape), *self._biases(shape)
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the products for both gradients, and what sums the biases'."""
+        return *Product.backward(self, shape), *self._biases(shape)
 
 
 @dataclass(frozen=True, slots=True)

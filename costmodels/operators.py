@@ -129,6 +129,7 @@ def gemm_work(
     operand_bytes: Num | None = None,
     low_precision: bool = False,
     weight_gradient: bool = False,
+    kernels: Num = 1,
 ) -> Work:
     """Return the work of ``groups`` (m x k)(k x n) products: 2mnk FLOPs, each matrix read or written once.
 
@@ -148,6 +149,7 @@ def gemm_work(
         groups=groups,
         low_precision=low_precision,
         weight_gradient=weight_gradient,
+        kernels=kernels,
     )
 
 
@@ -173,7 +175,11 @@ class Product:
         raise NotImplementedError
 
     def groups(self, shape: Shape) -> Num:
-        """Return the products that run as one kernel."""
+        """Return the products that run as a group."""
+        return 1
+
+    def kernels(self, shape: Shape) -> Num:
+        """Return the kernels that run a group."""
         return 1
 
     def _product(self, shape: Shape, m: Num, n: Num, k: Num, *, weight_gradient: bool = False) -> Work:
@@ -186,6 +192,7 @@ class Product:
             operand_bytes=shape.product_bytes,
             low_precision=self.low_precision,
             weight_gradient=weight_gradient,
+            kernels=self.kernels(shape),
         )
 
     def _expansion(self, shape: Shape) -> tuple[Work, ...]:

@@ -48,6 +48,12 @@ class Profile:
     grouped_fill
         Rows that starting each product of a group costs, in the time of that product (grouped products of
         experts run group by group: a group of ``m`` rows takes the time of ``m + grouped_fill``).
+    expert_by_expert
+        Whether the products of a group, and the casts of their operands, are issued one by one (on several
+        streams) or as one kernel.
+    expert_bias_bytes
+        Bytes moved per element of a biased expert product's output, in each direction, to add the bias
+        expert by expert and to sum its gradient; zero where the product's epilogue does it.
     low_gemm_fraction
         The same for 8- and 4-bit products (scaling by rows or blocks in the epilogue).
     permute_fraction
@@ -103,6 +109,8 @@ class Profile:
         Host time of a backward pass for each trained weight, whose hook sorts the gradient into a bucket.
     host_share
         Share of that host time left by CUDA graphs (1: none captured, 0: whole passes replayed).
+    expert_host_share
+        The same for the experts' own kernels and exchanges, whose sizes change from step to step.
     host_sync
         Share of the shorter of host and device time that does not overlap with the longer (calls that wait
         for the device, queues that start empty).
@@ -136,6 +144,8 @@ class Profile:
     gemm_fraction: Num
     weight_gradient_fraction: Num
     grouped_fill: Num
+    expert_by_expert: bool
+    expert_bias_bytes: Num
     low_gemm_fraction: Num
     permute_fraction: Num
     expand_fraction: Num
@@ -162,6 +172,7 @@ class Profile:
     backward_host_s: Num
     gradient_hook_s: Num
     host_share: Num
+    expert_host_share: Num
     host_sync: Num
     jitter: Num
     step_fixed_s: Num

@@ -138,7 +138,8 @@ def shape_of(setting: Setting, s: Strategies, kind: LayerKind) -> Shape:
         expert_load=setting.expert_load,
         context_length=context,
         quantised_bytes=recipe.product_bytes,
-        cast_bytes=recipe.cast_bytes(),
+        cast_kernels=recipe.cast_kernels,
+        cast_bytes=recipe.cast_bytes(recipe.cast_copies(setting.rates.architecture)),
     )
 
 
@@ -262,15 +263,15 @@ def _host(setting: Setting, cost: LayerCost) -> tuple[FloatArray, FloatArray]:
     profile = setting.profile
     blocks = np.array([kind.role == "block" for kind in setting.kinds])
     runs = blocks * np.array([kind.backward for kind in setting.kinds])
-    ahead = profile.layer_host_s * blocks + profile.forward_host_s * cost.forward_launches
-    hooks = profile.gradient_hook_s * runs * cost.trained_weights
-    back = profile.layer_host_s * runs + profile.backward_host_s * cost.backward_launches + hooks
+    layer, hook = (profile.host_share * each for each in (profile.layer_host_s, profile.gradient_hook_s))
+    ahead = layer * blocks + profile.forward_host_s * cost.forward_launches
+    back = (
+        layer * runs + profile.backward_host_s * cost.backward_launches + hook * runs * cost.trained_weights
+    )
     again = cost.recompute_launches
     whole = again / np.maximum(cost.forward_launches, 1.0)[..., None]
-    repeated = profile.forward_host_s * again + profile.layer_host_s * blocks[:, None] * whole
-    return np.asarray(profile.host_share * ahead), np.asarray(
-        profile.host_share * (back[..., None] + repeated)
-    )
+    repeated = profile.forward_host_s * again + layer * blocks[:, None] * whole
+    return np.asarray(ahead), np.asarray(back[..., None] + repeated)
 
 
 def _slowed(setting: Setting, s: Strategies, cost: LayerCost) -> LayerCost:

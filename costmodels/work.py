@@ -52,6 +52,8 @@ class Shape:
         Bytes of a tensor element that feeds an 8-bit product; None: ``element_bytes``.
     cast_bytes
         Bytes moved to quantise one element of such a tensor.
+    cast_kernels
+        Kernels that quantise one such tensor.
     """
 
     sequences: Num
@@ -69,6 +71,7 @@ class Shape:
     context_length: Num = 0
     quantised_bytes: Num | None = None
     cast_bytes: Num = 0.0
+    cast_kernels: Num = 1
 
     @property
     def tokens(self) -> Num:
@@ -145,7 +148,7 @@ class Traffic:
     """One collective over a group; ``bytes`` as :mod:`meshwright.costmodels.collectives` counts them.
 
     ``copies``, ``node_limit`` and ``expert_groups`` belong to ``dispatch``: each token goes to ``copies``
-    experts, in at most ``node_limit`` of ``expert_groups`` groups.
+    experts, in at most ``node_limit`` of ``expert_groups`` groups; ``deduplicated`` it enters a node once.
     """
 
     collective: Collective
@@ -155,3 +158,4 @@ class Traffic:
     copies: Num = 1
     node_limit: int | None = None
     expert_groups: int | None = None
+    deduplicated: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import Field, fields, replace
 from math import isfinite, prod
 from pathlib import Path
-from typing import get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -18,8 +18,10 @@ from benchmarks.row_cluster import cluster_of, most_cubic, network_bytes_per_s
 from benchmarks.row_fields import CHOICES, WORDS
 from benchmarks.row_machine import MACHINES, find_machine
 from benchmarks.row_model import NotExpressibleError, graph_of
-from benchmarks.row_strategy import micro_batches_of
+from benchmarks.row_profile import profile_of
+from benchmarks.row_strategy import _stages, micro_batches_of
 from benchmarks.rows import BUILT_IN, Row, RowError, features, read_rows, row_from
+from meshwright.costmodels.profile import find_profile
 from meshwright.hardware.units import GIGA, gbit_per_s_to_bytes_per_s
 
 ROWS = {row.id: row for row in read_rows()}
@@ -251,6 +253,64 @@ def test_a_schedule_is_the_one_that_its_word_names(said: str) -> None:
     plan = express(row).plan
     assert plan.schedule.replace("_", "") in said.lower().replace("-", "") + "v"
     assert plan.vpp == (1 if said == "gpipe" else 2)
+
+
+PRINTED = {"schedule": None, "vpp": None, "notes": "", "extra": None}
+
+
+def test_a_pipeline_of_which_nothing_is_printed_interleaves_under_newer_megatron_alone() -> None:
+    row = replace(PLAIN, **PRINTED, tp=4, cp=1, pp=4, dp=None, framework="Megatron-Core")
+    assert [express(replace(row, year=y)).plan.vpp > 1 for y in (2023, 2024)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("framework", "degree"), [("Megatron-Core", 2), ("Megatron-Bridge", 1), ("torchtitan", 1)]
+)
+def test_experts_are_split_as_other_products_unless_a_recipe_says_otherwise(
+    framework: str, degree: int
+) -> None:
+    row = ROWS["moefold_t4_mixtral-8x22b_128_tp2pp8ep4_gbs1024"]
+    assert express(replace(row, framework=framework)).plan.etp == degree
+
+
+@given(st.integers(2, 200), st.integers(2, 16), st.integers(0, 1))
+def test_stages_hold_every_block_and_a_layer_that_predicts_ahead_has_room(
+    blocks: int, chunks: int, ahead: int
+) -> None:
+    try:
+        sizes = _stages(blocks, chunks, ahead)
+    except NotExpressibleError:
+        assert blocks < 2 * chunks
+        return
+    assert sum(sizes) == blocks
+    assert len(sizes) == chunks
+    if ahead and min(sizes) > 0:
+        assert max(sizes) - sizes[0] <= 1
+        assert sizes[-1] <= max(sizes) + ahead
+
+
+def test_a_printed_layout_of_deepseek_v3_is_the_one_that_is_taken() -> None:
+    # Et*4|(t*4|)*14tmL
+    assert _stages(62, 16, 1) == (*[4] * 15, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "once"),
+    [
+        ({"extra": {"moe_flex_dispatcher_backend": "deepep"}}, True),
+        ({"extra": {"recipe": "R"}}, False),
+        ({"extra": None, "notes": "token-drop"}, False),
+        ({"extra": None, "year": 2025}, False),
+        ({"extra": None, "year": 2026}, True),
+        ({"extra": None, "year": 2025, "accelerator": "gb200"}, True),
+    ],
+)
+def test_a_token_enters_a_node_once_where_a_recipe_says_so_or_came_to(
+    changes: dict[str, Any], once: bool
+) -> None:
+    row = ROWS["bridge2602_deepseekv3_b200_mxfp8_256"]
+    profile = find_profile(profile_of(replace(row, **changes)))
+    assert (profile.expert_dispatch == "deduplicated") == once
 
 
 def test_every_named_machine_gives_the_devices_that_a_row_uses() -> None:

@@ -1,11 +1,15 @@
 """Recipes and optimizers by name, and what they mean: states, copies and casts of low precision."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS, find_optimizer, find_precision
+from meshwright.costmodels.roofline import device_rates
+from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.errors import UnknownNameError
 
 LOW = [p for p in PRECISIONS.values() if p.low_compute is not None]
@@ -57,11 +61,35 @@ def test_low_precision_needs_both_rates_and_pays_for_casts_with_smaller_operands
         ("fp8-block", 1.03125, 2.00048828125),
         ("mxfp8", 1.03125, 4.0625),
         ("nvfp4", 0.5625, 3.125),
+        ("nvfp4-all", 0.5625, 3.125),
     ],
 )
 def test_scales_and_copies_of_low_precision(name, operand, weights):
     recipe = find_precision(name)
     assert (recipe.product_bytes, recipe.low_weight_bytes) == (operand, weights)
+
+
+def test_one_scale_a_tensor_lets_newer_products_read_a_copy_in_either_order():
+    current, blocks = find_precision("fp8-current"), find_precision("mxfp8")
+    assert [current.cast_copies(a) for a in ("hopper", "blackwell", "blackwell-ultra")] == [2, 1, 1]
+    assert blocks.cast_copies("blackwell") == 2
+
+
+def test_nvfp4_in_every_block_differs_in_the_blocks_alone():
+    some, every = find_precision("nvfp4"), find_precision("nvfp4-all")
+    assert replace(every, name="nvfp4", high_blocks=some.high_blocks) == some
+    assert every.high_blocks == (0, 0)
+
+
+@pytest.mark.parametrize("recipe", LOW, ids=lambda r: r.name)
+def test_scales_of_blocks_slow_their_products(recipe):
+    h100 = load_accelerator("h100-sxm")
+    if recipe.low_compute not in h100.peak_flops_per_s:
+        h100 = load_accelerator("b200-sxm")
+    plain = replace(recipe, product_rate=1.0)
+    scaled, whole = (device_rates(h100, r).low_gemm_fraction for r in (recipe, plain))
+    assert scaled == pytest.approx(recipe.product_rate * whole)
+    assert 0.8 < recipe.product_rate <= 1
 
 
 def test_published_states_of_deepseek_v3():

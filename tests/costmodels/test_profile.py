@@ -42,6 +42,7 @@ def test_every_profile_is_complete_and_plausible(name):
         "data_rate",
         "layer_rate",
         "host_share",
+        "expert_host_share",
         "host_sync",
         "overlap_gradients",
         "overlap_parameters",

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.costmodels.layer import adapt, price_layer
+from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.moe import ExpertGemm
 from meshwright.costmodels.operators import LayerKind
+from meshwright.costmodels.precision import find_precision
+from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.work import Shape
+from meshwright.hardware.catalogue import load_accelerator
 from meshwright.planner.blocks import block_kind, decoder_graph
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.experts import Experts
@@ -95,3 +101,22 @@ def test_the_order_is_router_dispatch_products_combine_and_shared_experts() -> N
         "shared_exit",
         "shared_sum",
     ]
+
+
+def launches(**switches: float) -> tuple[float, float]:
+    """Return the kernels that the host issues forward for a dense block and for one with experts."""
+    profile = replace(find_profile("generic"), **switches)
+    rates = device_rates(load_accelerator("h100-sxm"), find_precision("bf16"))
+    kinds = kind(Mlp(64)), kind(Experts(8, 2, 64))
+    costs = [price_layer(adapt(k, profile, find_loss("full")), ONE, rates, {}, profile) for k in kinds]
+    return float(costs[0].forward_launches), float(costs[1].forward_launches)
+
+
+def test_graphs_of_the_rest_of_a_block_spare_all_launches_but_the_experts() -> None:
+    dense, whole = launches()
+    _, captured = launches(host_share=0.0)
+    assert 0 < captured < whole
+    assert launches(host_share=0.0, expert_host_share=0.0) == (0, 0)
+    assert launches(expert_host_share=0.0) == (dense, whole - captured)
+    # Eight experts on the rank: seven kernels more for each of the two grouped products.
+    assert launches(expert_by_expert=True) == (dense, whole + 2 * 7)

@@ -2,6 +2,10 @@
 
 from dataclasses import replace
 
+from meshwright.costmodels.layer import adapt
+from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.precision import find_precision
+from meshwright.costmodels.profile import find_profile
 from meshwright.costmodels.work import Shape
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec
@@ -47,3 +51,11 @@ def test_the_head_s_weight_is_no_memory_again_and_the_embedding_is_a_copy() -> N
     held = {op.name: float(op.local_parameters(SHAPE)) for op in kind.operators}
     assert (held["mtp_head"], held["mtp_tokens"]) == (0, 1000 * 512)
     assert {op.name: op.parameters() for op in kind.operators}["mtp_tokens"] == 0
+
+
+def test_its_head_multiplies_in_16_bits_as_the_models_own_does() -> None:
+    kind = decoder_graph(SPEC, "g", mtp=True).kinds[-2]
+    lowered = adapt(kind, find_profile("generic"), find_loss("full"), find_precision("fp8-block"))
+    low = {op.name for op in lowered.operators if getattr(op, "low_precision", False)}
+    assert "mtp_head" not in low
+    assert "mtp_projection" in low

@@ -111,13 +111,43 @@ def test_a_group_of_products_takes_at_least_its_share_of_waves(m, n, k, groups):
     assert one <= many <= groups * one * (1 + 1e-12)
 
 
-@given(st.integers(64, 4096), st.integers(64, 4096))
-def test_a_low_precision_product_is_no_slower_than_its_peak_allows(m, n):
+@given(st.integers(64, 4096), st.integers(64, 4096), st.integers(64, 4096))
+def test_a_low_precision_product_saves_up_to_half_and_fills_its_tiles_no_faster(m, n, k):
     rates = replace(H100, low_peak_flops_per_s=2 * H100.peak_flops_per_s)
-    work = Work("gemm", 2.0 * m * n * 512, 2.0 * m * n, m, n, 512)
-    fast = replace(work, low_precision=True)
+    work = Work("gemm", 2.0 * m * n * k, 2.0 * m * n, m, n, k)
+    fast, longer = replace(work, low_precision=True), replace(work, k=2 * k)
     assert work_time(work, rates, USUAL_STACK) == work_time(work, H100, USUAL_STACK)
-    assert gemm_flops_time(fast, rates) == pytest.approx(gemm_flops_time(work, rates) / 2)
+    half, whole = gemm_flops_time(fast, rates), gemm_flops_time(work, rates)
+    assert whole / 2 < half < whole
+    # Twice the inner length at twice the rate takes the same time, filling included.
+    assert gemm_flops_time(replace(longer, low_precision=True), rates) == pytest.approx(whole)
+
+
+@given(experts(), folded())
+def test_products_issued_one_by_one_are_the_same_work_in_more_kernels(op, shape):
+    each = replace(op, one_by_one=True)
+    for one, many in zip(op.backward(shape)[:2], each.backward(shape)[:2], strict=True):
+        assert many == replace(one, kernels=op.groups(shape))
+
+
+@given(experts(), folded(), st.floats(1.0, 40.0))
+def test_biases_move_their_bytes_of_every_output_in_both_directions(op, shape, width):
+    biased = replace(op, bias_bytes=width)
+    outputs, _ = op.local_dims(shape)
+    expected = width * op.rows(shape) * op.groups(shape) * outputs
+    for plain, with_bias in ((op.forward, biased.forward), (op.backward, biased.backward)):
+        more = sum(w.bytes for w in with_bias(shape)) - sum(w.bytes for w in plain(shape))
+        assert more == pytest.approx(expected)
+
+
+@given(folded(), st.integers(1, 8), st.integers(1, 64), st.floats(1.0, 2.0))
+def test_tokens_sent_once_are_permuted_at_one_end_alone(shape, topk, hidden, load):
+    shape = replace(shape, expert_load=load)
+    plain = Exchange("dispatch", "dispatch", hidden, topk)
+    both, one = (replace(plain, deduplicated=d).forward(shape)[0].bytes for d in (False, True))
+    sent = 2.0 * own_tokens(shape) * topk * hidden * shape.element_bytes
+    assert both - one == pytest.approx(sent)
+    assert one == pytest.approx(sent * shape.etp * load)
 
 
 # Dispatch ------------------------------------------------------------------------------------------------
