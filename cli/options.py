@@ -13,7 +13,7 @@ SCHEDULE_HELP = (
 
 PRECISION_HELP = (
     "bf16 (the default), fp16, pure-bf16, bf16-8bit, fp32, tf32, fp8, fp8-current, fp8-weights, fp8-block, "
-    "mxfp8, mxfp8-weights or nvfp4."
+    "mxfp8, mxfp8-weights, nvfp4 or nvfp4-all."
 )
 OPTIMIZER_HELP = "adamw (the default), adam, momentum, sgd, lion, adamw-8bit, adamw-bf16, adafactor or muon."
 """Every recipe and every optimizer, written out for the same reason."""
