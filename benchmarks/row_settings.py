@@ -112,6 +112,14 @@ def megatron(row: Row) -> bool:
     return bool(re.search(r"megatron|nemo(?! automodel)|aa-scaling|neox", row.framework.lower()))
 
 
+def pipeline_of_modules(row: Row) -> bool:
+    """Return whether a pipeline is a list of modules, embedding and head among them, that is cut evenly.
+
+    PyTorch's pipelines and those built like it are; Megatron's descendants count transformer layers alone.
+    """
+    return "megatron-style" in row.framework.lower()
+
+
 def sharding_of(row: Row, dp: int, slices: int = 1) -> tuple[int, int, tuple[str, ...]]:
     """Return the ZeRO stage, the copies of the sharded states, and what was assumed.
 

@@ -5,7 +5,7 @@ framework would choose; each such choice is recorded. No rule of legality stops 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -123,26 +123,39 @@ def _split(row: Row, problem: Problem) -> tuple[int, int]:
     return tp, row.pp or max(together // tp, 1)
 
 
-def _fits(row: Row, problem: Problem, together: int, dp: int) -> bool:
-    """Return whether a model split over ``together`` devices leaves room for one sequence's activations."""
+def _fits(row: Row, problem: Problem, together: int, dp: int, sequences: int = 1) -> bool:
+    """Return whether a model split over ``together`` devices leaves room for the activations of sequences."""
     stage, _, _ = settings.sharding_of(row, dp)
     each = STATE_BYTES if stage == 0 else STATE_BYTES - SHARDED_BYTES * (1 - 1 / dp)
-    length = (row.seq_len or 2048) / (row.cp or 1)
+    tokens = sequences * (row.seq_len or 2048) / (row.cp or 1)
     kept = ACTIVATION_BYTES * (row.hidden or 0) * (row.layers or 0) + LOGIT_BYTES * (row.vocab or 0)
     room = USED_SHARE * problem.cluster.accelerator.memory_bytes
-    return (each * problem.model.parameters + kept * length) / together <= room
+    return (each * problem.model.parameters + kept * tokens) / together <= room
+
+
+def _fitting(row: Row, problem: Problem, degrees: Mapping[str, int], batch: int) -> int:
+    """Return the sequences of a pass that fill a device: one in a pipeline, whose bubble more would widen."""
+    tp, dp = degrees["tp"], degrees["dp"]
+    own = -(-batch // dp)
+    sizes = (n for n in _divisors(own) if _fits(row, problem, tp, dp, n))
+    return max(sizes, default=1) if degrees["pp"] == 1 else 1
 
 
 def _divisors(n: int) -> list[int]:
     return [d for d in range(1, n + 1) if n % d == 0]
 
 
-def micro_batches_of(row: Row, batch: int, dp: int, pp: int = 1) -> tuple[int, int, tuple[str, ...]]:
-    """Return the micro-batch and its count, and what was assumed; a last smaller one counts as a whole."""
+def micro_batches_of(
+    row: Row, batch: int, dp: int, pp: int = 1, fitting: int = 1
+) -> tuple[int, int, tuple[str, ...]]:
+    """Return the micro-batch and its count, and what was assumed; a last smaller one counts as a whole.
+
+    ``fitting`` sequences are what a device holds, the choice where neither size nor count is printed.
+    """
     assumed: tuple[str, ...] = ()
     size = row.micro_batch
     if size is None:
-        size = max(batch // (dp * (row.grad_accum or batch)), 1)
+        size = fitting if row.grad_accum is None else max(batch // (dp * row.grad_accum), 1)
         assumed += (f"micro-batch not stated: {size}",)
     if pp > 1 and "torchtitan" in row.framework:
         size = 1
@@ -206,7 +219,8 @@ def write(row: Row, problem: Problem) -> Written:
     """
     degrees, why = degrees_of(row, problem)
     batch, _, _ = sequences_of(row)
-    size, count, told = micro_batches_of(row, batch, degrees["dp"], degrees["pp"])
+    fitting = _fitting(row, problem, degrees, batch)
+    size, count, told = micro_batches_of(row, batch, degrees["dp"], degrees["pp"], fitting)
     blocks = len(problem.model.block_layers)
     schedule, vpp, said = schedule_of(row, degrees["pp"], blocks, count)
     stage, replicas, sharded = settings.sharding_of(row, degrees["dp"], slice_count(row))
@@ -227,8 +241,18 @@ def write(row: Row, problem: Problem) -> Written:
         "schedule": schedule,
     }
     assumptions = (*why, *told, *said, *sharded, *again)
+    chunks = degrees["pp"] * vpp
     ahead = int(settings.megatron(row) and problem.job.mtp)
-    return Written(decisions, _stages(blocks, degrees["pp"] * vpp, ahead), modes, assumptions)
+    listed = settings.pipeline_of_modules(row)
+    sizes = listed_stages(blocks, chunks) if listed else _stages(blocks, chunks, ahead)
+    return Written(decisions, sizes, modes, assumptions)
+
+
+def listed_stages(blocks: int, chunks: int) -> tuple[int, ...]:
+    """Return blocks per chunk where a list of modules is cut evenly: embedding and head count one each."""
+    base, longer = divmod(blocks + 2, chunks)
+    sizes = [base + (c < longer) - (c in (0, chunks - 1)) for c in range(chunks)]
+    return tuple(sizes) if chunks > 1 else (blocks,)
 
 
 def _stages(blocks: int, chunks: int, ahead: int = 0) -> tuple[int, ...]:

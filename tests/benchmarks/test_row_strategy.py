@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.measured_prices import express
+from benchmarks.row_strategy import listed_stages
 from benchmarks.rows import Row, read_rows
 
 UNSPLIT = next(r for r in read_rows() if r.id == "gaudi-001")
@@ -33,3 +34,28 @@ def test_longer_sequences_never_need_a_smaller_split(doublings: int) -> None:
 @pytest.mark.parametrize("batch", [1, 2, 4, 16, 64])
 def test_every_replica_has_a_sequence(batch: int) -> None:
     assert express(replace(LARGER, global_batch=batch)).plan.dp <= batch
+
+
+@given(st.integers(8, 200), st.integers(1, 8))
+def test_a_list_of_modules_is_cut_evenly_with_its_ends(blocks: int, chunks: int) -> None:
+    sizes = listed_stages(blocks, chunks)
+    assert len(sizes) == chunks
+    assert sum(sizes) == blocks
+    if chunks > 1:
+        modules = [sizes[0] + 1, *sizes[1:-1], sizes[-1] + 1]
+        assert max(modules) - min(modules) <= 1
+
+
+@given(st.sampled_from([8, 24, 64, 192]), st.integers(0, 3))
+def test_a_device_is_filled_where_no_micro_batch_is_printed(batch: int, doublings: int) -> None:
+    changes: dict[str, Any] = {"global_batch": batch, "tp": 8, "pp": 1, "num_gpus": 8, "dp": None}
+    short, long = (
+        express(replace(LARGER, layers=8, params_b=None, seq_len=1024 * 2**n, **changes)).plan
+        for n in (doublings, doublings + 1)
+    )
+    assert batch % short.micro_batch_size == 0
+    assert short.micro_batch_size >= long.micro_batch_size
+
+
+def test_a_pipeline_runs_single_sequences_where_no_micro_batch_is_printed() -> None:
+    assert express(replace(LARGER, tp=8, pp=2)).plan.micro_batch_size == 1

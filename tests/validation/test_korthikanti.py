@@ -4,8 +4,6 @@ Times come from rates measured below the level of steps, none fitted to a step: 
 reaches so, wide enough for the scatter of one cluster.
 """
 
-from dataclasses import replace
-
 import pytest
 
 from benchmarks.published import gpt
@@ -27,7 +25,7 @@ from tests.validation.published import LENGTH, VOCAB, name, price_run, runs
 
 USUAL = Layer(SelfAttention(), Mlp())
 
-UNFUSED = replace(find_profile("megatron-core"), attention="megatron-softmax")
+UNFUSED = find_profile("megatron-2022")
 SINGLE = {run["model"]: run for run in runs() if run["recompute"] == "full"}
 
 
