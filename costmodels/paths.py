@@ -103,15 +103,15 @@ def critical_paths(
     forward_s: ArrayLike,
     backward_s: ArrayLike,
     transfer_s: float,
-    ranks: Iterable[int],
+    ranks: Iterable[int] | None = None,
     event: Event = "end",
     weight_s: ArrayLike = 0.0,
 ) -> list[Path]:
-    """The critical path of one set of times to an event on each of some ranks, from one simulation."""
+    """The critical path of one set of times to an event on each of some ranks (all), from one simulation."""
     seconds, transfer, _ = durations(schedule, forward_s, backward_s, transfer_s, weight_s)
     end = run(schedule, seconds, transfer)
     binding = _binding(schedule, end[:, 0], float(transfer[0]))
-    return [_backtrack(schedule, binding, rank, event) for rank in ranks]
+    return [_backtrack(schedule, binding, r, event) for r in (range(schedule.pp) if ranks is None else ranks)]
 
 
 _BACKWARD_WORK = 2.0

@@ -37,8 +37,9 @@ def _layouts(cluster: Cluster, meshes: Meshes, experts: bool) -> IntArray:
     one_each = meshes.take(first)
     s = one_each.strategies()
     states = state_spans(cluster, s)
-    named = {**layer_groups(cluster, s), **{f.name: getattr(states, f.name) for f in fields(states)}}
-    spans = [span for name, span in named.items() if experts or not name.startswith("expert")]
+    named: list[tuple[str, GroupSpan]] = [(f.name, getattr(states, f.name)) for f in fields(states)]
+    named += layer_groups(cluster, s).items()
+    spans = [span for name, span in named if experts or not name.startswith("expert")]
     degrees = [getattr(one_each, name) for name in _LAID if name != "placement"]
     return _first([*degrees, *(column for span in spans for column in _columns(span))])[1][back]
 

@@ -7,7 +7,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.paths import Path, base_paths, critical_paths
+from meshwright.costmodels.paths import Path, base_paths, critical_paths, path_length
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.schedule import StaticSchedule, build
 from meshwright.costmodels.step import Price, chunk_times, price
@@ -17,6 +17,7 @@ from meshwright.planner.bounds import Demand
 from meshwright.planner.cpsat.constraints import Constraints
 from meshwright.planner.cpsat.mixes import StageMixes
 from meshwright.planner.cpsat.objective import Objective
+from meshwright.planner.cpsat.relaxation import Relaxation
 from meshwright.planner.cpsat.scaling import Limits, Scaled, scale
 from meshwright.planner.cpsat.variables import Expression, make_variables
 from meshwright.planner.graph import ModelGraph
@@ -24,6 +25,12 @@ from meshwright.planner.graph import ModelGraph
 SEED = 7
 RELATIVE_GAP = 1e-4
 MAX_ROUNDS = 60
+RELAXED_ROUNDS = 40
+"""Times that the linear relaxation is cut at most."""
+RELAXED_CUTS = 3
+"""Ranks that end last, to which each of these cuts leads."""
+RELAXED_GAP = 1e-5
+"""Share by which the relaxation may fall short of its own simulated time."""
 POLISH_ROUNDS = 6
 POLISH_LIMIT = 0.1
 """Deterministic CP-SAT seconds for each of the goals that break ties."""
@@ -167,6 +174,8 @@ class MeshSolver:
                 return Outcome(best, cutoff_s, True, rounds)
             if spent >= self.limit or rounds >= MAX_ROUNDS:
                 return Outcome(best, bound, False, rounds)
+            if rounds == 1:
+                self._cut_relaxed()
             self._cut_at(found)
             self.variables.hint(found.counts)
 
@@ -256,6 +265,23 @@ class MeshSolver:
         """Return forward, backward and weight seconds of each chunk, (C,)."""
         times = chunk_times(self.schedule, self.task.tables, np.array([0]), counts[None])
         return tuple(of[0] for of in times)
+
+    def _cut_relaxed(self) -> None:
+        """Cut at the optimum of the linear relaxation until its bound is its simulated time."""
+        goals, relaxed = self.objective, Relaxation(self.model)
+        transfer = float(self.task.tables.transfer_s[0])
+        for _ in range(RELAXED_ROUNDS):
+            if not relaxed.solve():  # nothing is left below the cutoff, which CP-SAT will find as well
+                return
+            forward, backward = relaxed.values(goals.forward), relaxed.values(goals.backward)
+            weight = relaxed.values(goals.weight) if self.schedule.split else 0.0
+            moved = transfer / self.scaled.unit_s
+            paths = critical_paths(self.schedule, forward, backward, moved, weight_s=weight)
+            ends = [float(path_length(path, forward, backward, moved, weight)) for path in paths]
+            if max(ends) <= relaxed.values([goals.finish])[0] * (1 + RELAXED_GAP):
+                return
+            for at in np.argsort(ends)[-RELAXED_CUTS:]:
+                goals.cut(paths[at])
 
     def _cut_at(self, found: Candidate) -> None:
         """Cut with the critical paths of a plan, to the end of every rank that could be last."""

@@ -25,6 +25,7 @@ class Objective:
     forward: list[Expression] = field(default_factory=list)
     backward: list[Expression] = field(default_factory=list)
     weight: list[Expression] = field(default_factory=list)
+    known: set[Path] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         v, s = self.variables, self.scaled
@@ -79,7 +80,10 @@ class Objective:
         v.model.add(self.update >= own + self._per_layer(rank, s.gather) - window)
 
     def cut(self, path: Path) -> None:
-        """Add a path to the end of a rank, with the gradient reduction that follows it there."""
+        """Add a path to the end of a rank, with the gradient reduction that follows it there, once."""
+        if path in self.known:
+            return
+        self.known.add(path)
         v, s = self.variables, self.scaled
         terms: list[Expression] = [path.transfers * s.transfer]
         terms += [n * self.forward[c] for c, n in enumerate(path.forward_counts) if n]

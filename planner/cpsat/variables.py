@@ -9,7 +9,7 @@ from ortools.sat.python import cp_model
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.schedule import StaticSchedule
 from meshwright.planner.bounds import Demand
-from meshwright.planner.chunking import equal_chunks
+from meshwright.planner.chunking import chunk_cuts
 from meshwright.planner.cpsat.mixes import StageMixes
 from meshwright.planner.cpsat.stages import possible_runs
 from meshwright.planner.graph import ModelGraph
@@ -30,6 +30,8 @@ class Variables:
         ``present[r, k, m]`` whether rank r holds such a layer.
     split
         ``split[c, k, m]`` the variables among the counts, where modes are free.
+    most
+        ``most[c, k]`` layers of a kind that a chunk holds at most, where modes are free.
     sizes
         ``sizes[c]`` maps blocks in a chunk to the boolean that chooses this size, where the mix of modes
         follows from the layers (:mod:`meshwright.planner.cpsat.mixes`) and blocks are equal.
@@ -50,6 +52,7 @@ class Variables:
     counts: list[dict[tuple[int, int], Expression]] = field(default_factory=list)
     present: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
     split: dict[tuple[int, int, int], cp_model.IntVar] = field(default_factory=dict)
+    most: dict[tuple[int, int], int] = field(default_factory=dict)
     sizes: list[dict[int, cp_model.IntVar]] = field(default_factory=list)
     runs: list[dict[tuple[int, int], cp_model.IntVar]] = field(default_factory=list)
     cuts: list[cp_model.IntVar] = field(default_factory=list)
@@ -102,13 +105,20 @@ def make_variables(
     if mixes is not None and schedule.vpp == 1:
         (_size_counts if is_uniform(graph) else _run_counts)(made, mixes)
     else:
-        for c, kinds in enumerate(_stack_counts(made) if is_uniform(graph) else _cut_counts(made)):
+        for c, kinds in enumerate(_totals(made)):
             made.counts.append({})
             for k, total in kinds.items():
                 _split_modes(made, c, k, total)
     for rank in range(schedule.pp):
         _mark_present(made, rank)
     return made
+
+
+def _totals(made: Variables) -> list[dict[int, Expression]]:
+    """Return the layers of each kind in each chunk."""
+    if not made.free:
+        return _given_counts(made)
+    return _stack_counts(made) if is_uniform(made.graph) else _cut_counts(made)
 
 
 class _Terms:
@@ -181,16 +191,35 @@ def _ends(graph: ModelGraph, chunk: int, chunks: int) -> dict[int, int]:
     return {int(k): int(row[k]) for k in np.flatnonzero(row)}
 
 
+def _given_counts(made: Variables) -> list[dict[int, Expression]]:
+    """Chunks are equal but for the ends of the model: a choice among few splits, mostly of one."""
+    graph, model = made.graph, made.model
+    splits = [
+        np.diff(graph.prefix_counts[cuts], axis=0)
+        for cuts in chunk_cuts(graph, made.schedule.num_chunks, equal=True)
+    ]
+    if len(splits) == 1:
+        return [{int(k): int(row[k]) for k in np.flatnonzero(row)} for row in splits[0]]
+    chosen = [model.new_bool_var(f"split{i}") for i in range(len(splits))]
+    model.add_exactly_one(chosen)
+    table = np.array(splits)
+    return [
+        {
+            int(k): cp_model.LinearExpr.weighted_sum(chosen, table[:, c, k].tolist())
+            for k in np.flatnonzero(table[:, c].any(axis=0))
+        }
+        for c in range(made.schedule.num_chunks)
+    ]
+
+
 def _stack_counts(made: Variables) -> list[dict[int, Expression]]:
     """Blocks per chunk as free counts; what lies before them is in the first chunk, the rest in the last."""
     graph, chunks = made.graph, made.schedule.num_chunks
     block, blocks = graph.layer_kinds[graph.block_layers[0]], len(graph.block_layers)
     found: list[dict[int, Expression]] = []
-    q, _ = equal_chunks(blocks, chunks)
     for c in range(chunks):
         ends = _ends(graph, c, chunks)
-        least, most = (0 if ends else 1, blocks) if made.free else (q - bool(ends), q)
-        found.append({**ends, block: made.model.new_int_var(least, most, f"n{c}")})
+        found.append({**ends, block: made.model.new_int_var(0 if ends else 1, blocks, f"n{c}")})
     made.model.add(cp_model.LinearExpr.sum([row[block] for row in found]) == blocks)
     return found
 
@@ -204,8 +233,6 @@ def _cut_counts(made: Variables) -> list[dict[int, Expression]]:
     model.add(made.cuts[-1] == total)
     for a, b in zip(made.cuts, made.cuts[1:], strict=False):
         model.add(b >= a + 1)
-    if not made.free:
-        _equal_cuts(made)
     prefixes: list[list[cp_model.IntVar]] = []
     for k in range(len(graph.kinds)):
         column: IntArray = graph.prefix_counts[:, k]
@@ -226,19 +253,11 @@ def _cut_counts(made: Variables) -> list[dict[int, Expression]]:
     return found
 
 
-def _equal_cuts(made: Variables) -> None:
-    """Several chunks a rank are equal; the first may be one block short."""
-    inner = made.graph.block_layers
-    q, shifts = equal_chunks(len(inner), made.schedule.num_chunks)
-    short = made.model.new_int_var_from_domain(cp_model.Domain.from_values(list(shifts)), "short")
-    for c, cut in enumerate(made.cuts[1:-1], start=1):
-        made.model.add(cut == inner[0] + c * q - short)
-
-
 def _split_modes(made: Variables, chunk: int, kind: int, total: Expression) -> None:
     """Split the layers of a kind in a chunk over its modes."""
     modes = [int(m) for m in np.flatnonzero(made.want.allowed[kind])]
-    most = int(made.want.layers[kind])
+    most = total if isinstance(total, int) else int(made.want.layers[kind])
+    made.most[chunk, kind] = most
     if len(modes) == 1:
         made.counts[chunk][kind, modes[0]] = total
         return
@@ -256,6 +275,7 @@ def _mark_present(made: Variables, rank: int) -> None:
         count = made.rank_count(rank, int(k), int(m))
         if isinstance(count, int) and not count:
             continue
-        flag = made.model.new_bool_var(f"u{rank}.{k}.{m}")
-        made.model.add(count <= int(made.want.layers[k]) * flag)
+        flag, all_layers = made.model.new_bool_var(f"u{rank}.{k}.{m}"), int(made.want.layers[k])
+        held = [made.most.get((int(c), int(k)), 0) for c in made.schedule.chunks_of_rank[rank]]
+        made.model.add(count <= (min(sum(held), all_layers) if made.most else all_layers) * flag)
         made.present[rank, int(k), int(m)] = flag
