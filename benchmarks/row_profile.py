@@ -93,6 +93,8 @@ def _early(row: Row) -> bool:
 def _megatron(row: Row, framework: str) -> str:
     """Return the profile of a descendant of Megatron-LM by its generation."""
     year = row.year or LATEST
+    if "habana" in framework:
+        return "megatron-gaudi"
     if "deepspeed" in framework and year < LATEST:
         return "megatron-deepspeed"
     if year < LATEST:
