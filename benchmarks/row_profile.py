@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
+from benchmarks.row_model import style_of
 from benchmarks.rows import Row
 from meshwright.costmodels.fusion import GROUPS
 from meshwright.costmodels.profile import find_profile, profile_with
@@ -112,16 +113,19 @@ def _megatron(row: Row, framework: str) -> str:
 def _deduplicates(row: Row) -> bool:
     """Return whether tokens enter a node once: as stated, else as recipes of Megatron-Bridge came to have it.
 
-    A recipe that is printed names its dispatcher where it is not the plain one. HybridEP came to racks of one
-    NVLink domain at the end of 2025 and to other nodes in 2026; it drops no tokens.
+    A recipe that is printed names its dispatcher where it is not the plain one. Recipes of DeepSeek-V3, whose
+    routing keeps to few nodes, took DeepEP on Hopper; HybridEP came to racks of one NVLink domain at the end
+    of 2025 and to other nodes in 2026. None of them drops tokens.
     """
     if row.stated("moe_flex_dispatcher_backend"):
         return True
     text = f"{row.model_name} {row.notes}".lower()
     if row.stated("recipe") or "bridge" not in row.framework.lower() or re.search(r"token.?drop\b", text):
         return False
-    rack = cluster_of(row)[0].tiers[0].fan_out > BOARD
-    return rack or (row.year or LATEST) >= HYBRID_LATER
+    cluster = cluster_of(row)[0]
+    if cluster.accelerator.architecture == "hopper" and style_of(row).model_type == "deepseek_v3":
+        return True
+    return cluster.tiers[0].fan_out > BOARD or (row.year or LATEST) >= HYBRID_LATER
 
 
 def _switches(row: Row, base: str) -> dict[str, Any]:

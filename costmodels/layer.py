@@ -123,7 +123,8 @@ def adapt(
         if low and isinstance(op, Gemm):
             return replace(op, low_precision=op.name not in heads)
         if isinstance(op, Exchange):
-            return replace(op, deduplicated=profile.expert_dispatch == "deduplicated")
+            once = profile.expert_dispatch == "deduplicated"
+            return replace(op, deduplicated=once, lowered=profile.low_dispatch)
         return unfused(op, profile.fusions)
 
     return replace(kind, operators=tuple(swap(op) for op in kind.operators))

@@ -105,7 +105,8 @@ class Exchange:
     makes a row of each choice (DeepEP, HybridEP). ``node_limit`` of the
     ``expert_groups`` may be visited by a token (DeepSeek-V3, arXiv 2412.19437, section 2.1.2); the busiest
     rank receives ``expert_load`` times the mean. The dispatched rows are kept where the first expert product
-    needs them for its weights' gradient (``saves``).
+    needs them for its weights' gradient (``saves``), in that product's type. Rows travel at the recipe's
+    width; ``lowered`` they are quantised first on the way to the experts (DeepSeek-V3, section 3.3.2).
     """
 
     name: str
@@ -116,6 +117,7 @@ class Exchange:
     expert_groups: int | None = None
     saves: bool = True
     deduplicated: bool = False
+    lowered: bool = False
     light: bool = False
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = False
@@ -150,7 +152,7 @@ class Exchange:
 
     def _way(self, shape: Shape, outward: bool) -> tuple[Traffic, ...]:
         once = own_tokens(shape) * self.hidden
-        width = shape.product_bytes if outward else shape.element_bytes
+        width = shape.product_bytes if outward and self.lowered else shape.element_bytes
         sent = once * width * shape.expert_load * (shape.ep > 1)
         whole = once * shape.element_bytes * self.topk * shape.etp * shape.expert_load * (shape.etp > 1)
         return (

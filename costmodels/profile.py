@@ -79,6 +79,8 @@ class Profile:
         Share of the experts' exchange that hides behind other compute.
     expert_dispatch
         ``alltoall`` sends every copy of a token by itself, ``deduplicated`` (DeepEP) once into each node.
+    low_dispatch
+        Whether tokens are quantised before they are sent to their experts.
     dispatch_sync_s
         Time that the device waits at each dispatch until the host knows the rows of each expert.
     data_rate
@@ -158,6 +160,7 @@ class Profile:
     overlap_tensor: Num
     overlap_experts: Num
     expert_dispatch: str
+    low_dispatch: bool
     dispatch_sync_s: Num
     data_rate: Num
     layer_rate: Num

@@ -303,6 +303,7 @@ def test_a_printed_layout_of_deepseek_v3_is_the_one_that_is_taken() -> None:
         ({"extra": None, "year": 2025}, False),
         ({"extra": None, "year": 2026}, True),
         ({"extra": None, "year": 2025, "accelerator": "gb200"}, True),
+        ({"extra": None, "year": 2025, "accelerator": "h100-sxm-80gb"}, True),
     ],
 )
 def test_a_token_enters_a_node_once_where_a_recipe_says_so_or_came_to(

@@ -95,6 +95,15 @@ def test_the_exchange_moves_what_it_brings_back(shape, topk, hidden):
     assert len(busy) == (shape.ep > 1) + (shape.etp > 1)
 
 
+@given(folded(), st.integers(1, 8), st.integers(1, 64), st.floats(0.5, 1.1))
+def test_rows_travel_in_the_recipe_s_type_or_quantised_on_the_way_to_the_experts(shape, topk, hidden, width):
+    shape = replace(shape, quantised_bytes=width)
+    for way, outward in (("dispatch", True), ("combine", False)):
+        plain = Exchange(way, way, hidden, topk)
+        wide, narrow = (replace(plain, lowered=q).traffic(shape)[0][0].bytes for q in (False, True))
+        assert narrow == pytest.approx(wide * (width / shape.element_bytes if outward else 1))
+
+
 @given(folded(), st.integers(1, 64), st.integers(2, 64), st.integers(1, 8))
 def test_router_and_activation_work_on_the_rank_s_own_tokens(shape, hidden, number, topk):
     router = Router("router", hidden, number, topk)
