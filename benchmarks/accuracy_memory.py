@@ -16,10 +16,16 @@ MODES: Final = {"full": ("dense", "moe"), "tuned": ("tuned",)}
 """Full training and fine-tuning of adapters, as kinds of rows."""
 
 
+NO_STEP: Final = "not a training step"
+"""What the notes of a row say whose peak was seen while a model was loaded or wrapped."""
+
+
 def memory_error(priced: Priced) -> float | None:
-    """Return the signed error of the peak that the row's own counter sees; None where either is unknown."""
+    """Return the signed error of the peak that the row's own counter sees; None where either is unknown,
+    or where no step was run.
+    """
     printed, seen = priced.row.peak_memory_gib, priced.comparable_bytes
-    if printed is None or seen is None or priced.row.outcome != "ok":
+    if printed is None or seen is None or priced.row.outcome != "ok" or NO_STEP in priced.row.notes:
         return None
     return bytes_to_gib(seen) / printed - 1
 

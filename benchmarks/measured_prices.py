@@ -98,6 +98,17 @@ class Priced:
         return sum(v for item, v in self.memory.items() if item not in hidden)
 
 
+def as_run(row: Row) -> Row:
+    """Return a row with the settings that it ran with, where its notes correct what is printed.
+
+    A note may say that the run took one of the devices that its table names; what follows from their number
+    is then a single device's.
+    """
+    if "ran on 1 device" not in row.notes:
+        return row
+    return replace(row, num_gpus=1, dp=1, sharding="ddp", sharding_as_printed=None, recompute="none")
+
+
 def express(row: Row) -> Expressed:
     """Return a row as a problem and a plan.
 
@@ -109,6 +120,7 @@ def express(row: Row) -> Expressed:
     unknown = unknown_words(row)
     row = replace(row, **dict.fromkeys(unknown)) if unknown else row
     not_read = tuple(f"{name} is {said!r}, not known: the default" for name, said in unknown.items())
+    row = as_run(row)
     graph, about_model = graph_of(row)
     cluster, about_cluster = cluster_of(row)
     batch, length, about_batch = sequences_of(row)

@@ -34,7 +34,7 @@ def precision_of(row: Row) -> tuple[str, tuple[str, ...]]:
     """Return the recipe's name, and what was assumed."""
     old = any(word in (row.accelerator or "") for word in _NO_BF16)
     if row.precision is None:
-        name = "fp16" if old else "bf16"
+        name = "fp16" if old else "pure-bf16" if "litgpt" in row.framework.lower() else "bf16"
         return name, (f"precision not stated: {name}",)
     said = " ".join(str(w) for w in (row.stated("precision_label"), row.precision) if w).lower()
     name = next((recipe for pattern, recipe in _RECIPES if re.search(pattern, said)), "bf16")

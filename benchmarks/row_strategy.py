@@ -31,6 +31,9 @@ _INTERLEAVED_LATER: Final = 2024
 """From then on Megatron's pipelines of which nothing is printed have virtual stages."""
 
 
+AHEAD: Final = "its pipeline engine issues a forward before it waits for a gradient: one more in flight"
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """A strategy in the planner's words.
@@ -200,7 +203,8 @@ def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, t
         vpp = max((blocks + 2 * (blocks % pp > 0)) // pp, 1)
         assumed += (f"virtual stages not stated: one layer a chunk, vpp {vpp}",)
     if vpp == 1:
-        return "1f1b", 1, assumed
+        ahead = "aa-scaling" in row.framework.lower()
+        return ("1f1b_ahead", 1, (*assumed, AHEAD)) if ahead else ("1f1b", 1, assumed)
     while pp * vpp > blocks + 2:
         vpp -= 1
     why = legal("interleaved", pp, vpp, count)

@@ -9,6 +9,7 @@ name            source                                       memory             
 ==============  ===========================================  =================  ==========================
 gpipe           Huang et al. 2019                            m                  (p - 1) (F + B + W)
 1f1b            Narayanan et al. 2021 (Megatron-LM)          p                  (p - 1) (F + B + W)
+1f1b_ahead      1f1b, one forward more ahead         p + 1              (p - 1) (F + B + W)
 interleaved     Narayanan et al. 2021, section 2.2           p + (p - 1) / v    (p - 1) (F + B + W) / v
 zb1p            Qi et al. 2023, arXiv 2401.10241, ZB-H1      p on every rank    (p - 1) (F + B - W)
 zb2p            the same paper, ZB-H2                        2 p - 1            (p - 1) (F + B - 2 W)
@@ -21,7 +22,8 @@ dualpipev       torch's ScheduleDualPipeV, arXiv 2412.19437  p + 1/2            
 
 Ranks that end one after the other wait for the last one: a step's gradient norm is a barrier here, so zb2p
 and zbv still cost ``(p - 1) F``; the papers move that check behind the optimizer. What the zero-bubble
-schedules gain shrinks as passes differ in length. DualPipe-V's own gain, kernels of a forward beside those
+schedules gain shrinks as passes differ in length. 1f1b_ahead is what pipeline engines run that issue the next
+forward before they wait for a gradient. DualPipe-V's own gain, kernels of a forward beside those
 of a backward, is left out.
 """
 
@@ -107,6 +109,12 @@ def _loop(hops: int, delay: int | None = None) -> Callable[[int, int, int], list
     return orders
 
 
+def _ahead(pp: int, vpp: int, m: int) -> list[Order]:
+    """Return 1F1B with one forward more of warm-up on all ranks but the last."""
+    forwards = virtual_order(vpp, m, m)
+    return [loop_order(forwards, pp - 1 - rank + (rank < pp - 1), None) for rank in range(pp)]
+
+
 def _by_rank(order: Callable[[int, int, int], Order]) -> Callable[[int, int, int], list[Order]]:
     return lambda pp, vpp, m: [order(pp, rank, m) for rank in range(pp)]
 
@@ -166,6 +174,7 @@ def _v(least_per_rank: int = 0) -> Objection:
 DISCIPLINES: dict[str, Discipline] = {
     "gpipe": Discipline(_gpipe, _one_chunk("interleaved"), rounds=0),
     "1f1b": Discipline(_loop(1), _one_chunk("interleaved")),
+    "1f1b_ahead": Discipline(_ahead, _one_chunk("interleaved")),
     "interleaved": Discipline(_loop(2), _several_chunks("1f1b")),
     "zb1p": Discipline(_loop(1, 1), _one_chunk("interleaved_zb"), split=True),
     "zb2p": Discipline(_loop(2, 2), _one_chunk("interleaved_zb"), split=True),

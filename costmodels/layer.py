@@ -17,7 +17,7 @@ from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.collectives import collective_time, dispatch_time
 from meshwright.costmodels.fusion import unfused
 from meshwright.costmodels.moe import Exchange, ExpertGemm
-from meshwright.costmodels.operators import Gemm, LayerKind, Operator, Product
+from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator, Product
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.precision import Precision
 from meshwright.costmodels.profile import Profile
@@ -125,6 +125,8 @@ def adapt(
         if isinstance(op, Exchange):
             once = profile.expert_dispatch == "deduplicated"
             return replace(op, deduplicated=once, lowered=profile.low_dispatch)
+        if isinstance(op, Boundary):
+            return replace(op, keeps=profile.keeps_gathered)
         return unfused(op, profile.fusions)
 
     return replace(kind, operators=tuple(swap(op) for op in kind.operators))

@@ -3,8 +3,8 @@
 Bytes per logit on one rank, by counting tensors of a bf16 model:
 
 - ``full`` (PyTorch, Megatron ``vocab_parallel_cross_entropy``): bf16 logits are read, an fp32 copy becomes
-  the softmax and is kept for the backward pass (4 saved); at the peak the bf16 logits and the gradient
-  exist beside it (8 in all). Forward moves 2 + 4 + 4 + 2, backward 4 + 4.
+  the softmax and is kept for the backward pass (4 saved); it becomes its gradient in place, and the bf16
+  logits or their gradient exist beside it (6 in all). Forward moves 2 + 4 + 4 + 2, backward 4 + 4.
 - ``torch`` (``F.cross_entropy(logits.float(), labels)``): bf16 logits are cast up, the log-softmax is kept
   (4 saved); backward its gradient from the picked logit's (4 + 4) meets it: 12 at the peak. Forward moves 6 +
   8, the pick is small; backward 4 (zeros and scatter) + 12 + 6 (cast down).
@@ -25,7 +25,7 @@ from typing import Final
 from meshwright.costmodels.vocabulary import LossKernel
 from meshwright.hardware.errors import UnknownNameError
 
-FULL_LOGITS: Final = LossKernel(4, 8, 12, 8)
+FULL_LOGITS: Final = LossKernel(4, 6, 12, 8)
 CHUNKS: Final = 8
 
 LOSSES: Final = {

@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, Num
+from meshwright.costmodels.arrays import BoolArray, FloatArray, Num
 from meshwright.costmodels.precision import Optimizer, Precision
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.schedule import StaticSchedule, in_flight
@@ -77,10 +77,12 @@ def state_bytes(
     profile: Profile,
     gradient_bytes: float,
     block: Num = True,
+    late: Num = False,
 ) -> StateBytes:
     """Return the state bytes per trained parameter for ZeRO stages 0 to 3 over ``dp`` ranks; broadcasts.
 
     ``block`` tells parameters of blocks from those of embedding and head, which some optimizers treat apart.
+    ``late`` gradients are scattered with the last micro-batch only, and weights stay gathered until then.
     """
     z, d = np.broadcast_arrays(np.asarray(zero_stage), np.asarray(dp, dtype=np.float64))
 
@@ -92,10 +94,11 @@ def state_bytes(
         weights, master = element / split(3), (4.0 if precision.master else 0.0) / split(1)
     else:
         shard = 4.0 if precision.master else element
-        weights = np.where(z < 3, element, 0.0)
+        weights = np.where((z < 3) | late, element, 0.0)
         master = np.where((z == 0) & (not precision.master), 0.0, shard / split(1))
     moments = moment_bytes(precision, optimizer, block) / split(1)
-    return StateBytes(weights, gradient_bytes / split(2), np.asarray(master), moments)
+    gradients = gradient_bytes / np.where(late, 1.0, split(2))
+    return StateBytes(weights, gradients, np.asarray(master), moments)
 
 
 def moment_bytes(precision: Precision, optimizer: Optimizer, block: Num) -> FloatArray:
@@ -111,6 +114,40 @@ def optimizer_traffic(
     master = 8.0 if precision.master else 0.0
     moments = 2 * moment_bytes(precision, optimizer, block)
     return np.asarray(gradient_bytes + master + moments + precision.element_bytes)
+
+
+def transient_bytes(
+    gathered: FloatArray,
+    working: FloatArray,
+    saved: FloatArray,
+    unreduced: FloatArray,
+    pending: FloatArray,
+    follows: BoolArray,
+) -> FloatArray:
+    """Return the most that a layer adds to what is kept while its backward pass runs.
+
+    Three moments count: its own work; its own work while the gradients of an equal layer behind it, whose
+    activations are gone, are still being sent; and its end, when its activations are gone and its gradients
+    exist twice, as they were left and as they are sent. Gathered weights are there throughout.
+
+    Parameters
+    ----------
+    gathered, unreduced, pending
+        Of a layer of each kind (:class:`~meshwright.costmodels.states.LayerStates`), (B, K).
+    working, saved
+        Of each kind under each recompute mode, (B, K, M).
+    follows
+        Whether a layer of this kind may run behind another of its own, (K,).
+
+    Returns
+    -------
+    FloatArray
+        (B, K, M).
+    """
+    sent = pending[..., None]
+    behind = np.where(follows[:, None], working - saved + sent, 0.0)
+    end = unreduced[..., None] + sent - saved
+    return np.asarray(gathered[..., None] + np.maximum(np.maximum(working, behind), end))
 
 
 def activation_bytes(schedule: StaticSchedule, saved_bytes: FloatArray) -> FloatArray:

@@ -380,7 +380,8 @@ class Boundary:
     With sequence parallelism ``enter`` all-gathers forward and reduce-scatters backward (and gathers again
     for the weight's gradient, hidden behind the input's gradient), ``exit`` the other way round. Without
     it ``exit`` all-reduces forward and ``enter`` backward. Costs nothing when ``tp`` is 1. ``on`` the
-    ``context`` it is the other sequence's activations that enter (keys of cross attention).
+    ``context`` it is the other sequence's activations that enter (keys of cross attention). Where it
+    ``keeps`` what it gathered for the weight's gradient (PyTorch's DTensor) nothing is gathered again.
     """
 
     name: str
@@ -388,6 +389,7 @@ class Boundary:
     features: Num
     light: bool = False
     on: Literal["own", "context"] = "own"
+    keeps: bool = False
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = False
     stored_bytes: ClassVar[float | None] = None
@@ -415,18 +417,23 @@ class Boundary:
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
         """Return the collectives forward and backward; bytes are zero for the variant not in use."""
-        rows = shape.tokens if self.on == "own" else shape.context_tokens
-        whole = rows * self.features * shape.element_bytes * (shape.tp > 1)
+        whole = self._whole(shape)
         split, joined = whole * shape.sequence_parallel, whole * (1 - 1 * shape.sequence_parallel)
         gather, scatter = Traffic("all_gather", split), Traffic("reduce_scatter", split)
         reduce = Traffic("all_reduce", joined)
         if self.direction == "enter":
-            return (gather,), (scatter, reduce, Traffic("all_gather", split, "gemm"))
+            return (gather,), (scatter, reduce, Traffic("all_gather", split * (not self.keeps), "gemm"))
         return (scatter, reduce), (gather,)
 
+    def _whole(self, shape: Shape) -> Num:
+        """Return the bytes of what crosses, whole; zero where nothing is split."""
+        rows = shape.tokens if self.on == "own" else shape.context_tokens
+        return rows * self.features * shape.element_bytes * (shape.tp > 1)
+
     def saved_bytes(self, shape: Shape) -> Num:
-        """Return zero: the gathered input is gathered again in the backward pass, not kept."""
-        return 0
+        """Return what is kept beside the part that its producer keeps: the other ranks' parts, if at all."""
+        kept = self.keeps and self.direction == "enter"
+        return kept * self._whole(shape) * (1 - 1 / shape.sequence_split)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,11 @@ class Profile:
         Whether ZeRO-1 all-reduces whole gradients instead of scattering them.
     prefetch_units
         Layers gathered ahead under ZeRO-3, beside the one in use.
+    reduce_last
+        Whether sharded gradients stay whole under a pipeline until the last micro-batch, and weights too.
+    placeholders
+        Whether products that add to the accumulated gradient still hand autograd a gradient of the weight's
+        type, of which one stays for every shape in a block.
     bucket_bytes
         Gradient bucket beside the gradients themselves; two are alive while reducing. Zero where buckets
         are views of the gradient buffer.
@@ -101,6 +106,9 @@ class Profile:
         Cross-entropy implementation (see :mod:`meshwright.costmodels.loss`).
     loss_parallel
         Whether a tensor-parallel group keeps the logits split over the vocabulary, or each rank gathers them.
+    keeps_gathered
+        Whether what a tensor-parallel group gathers for a product is kept for its weight's gradient; else the
+        backward pass gathers it again.
     layer_host_s
         Host time that a block's pass costs whatever its operators (modules, hooks, random states of
         checkpoints).
@@ -167,9 +175,12 @@ class Profile:
     scatter_rate: Num
     reduce_whole: bool
     prefetch_units: Num
+    reduce_last: bool
+    placeholders: bool
     bucket_bytes: Num
     loss: str
     loss_parallel: bool
+    keeps_gathered: bool
     layer_host_s: Num
     forward_host_s: Num
     backward_host_s: Num

@@ -32,8 +32,14 @@ class LayerStates:
         Trained ones on one rank.
     device, host_bytes
         Bytes on the device by item, and off it: in host memory, or on its drives.
-    unit_bytes
-        Gathered weights and gradients not yet scattered while a layer runs.
+    gathered_bytes
+        Weights gathered while a layer runs: its own, and those fetched ahead of it.
+    placeholder_bytes
+        Gradients in name only, one for each weight of the largest block (of experts: left out, as all of one
+        shape share one); the same for every kind.
+    unreduced_bytes, pending_bytes
+        A layer's gradients before they are scattered: as its backward pass leaves them, and the copies in
+        which the layer behind it still sends its own.
     forward_gather_s, backward_gather_s, scatter_s
         In every pass of a micro-batch.
     reduce_s, update_gather_s, optimizer_s
@@ -43,7 +49,10 @@ class LayerStates:
     parameters: FloatArray
     device: StateBytes
     host_bytes: FloatArray
-    unit_bytes: FloatArray
+    gathered_bytes: FloatArray
+    placeholder_bytes: FloatArray
+    unreduced_bytes: FloatArray
+    pending_bytes: FloatArray
     forward_gather_s: FloatArray
     backward_gather_s: FloatArray
     scatter_s: FloatArray
@@ -122,20 +131,23 @@ def layer_states(
     copies = _collective(setting, "all_reduce", shard_grads, where, copies=True)
     flat = _collective(setting, "all_reduce", grads, where, copies=False)
     flat = flat + _collective(setting, "all_reduce", grads, where, copies=True)
+    late = _late(setting, s)
     whole_at_one = (stage == 1) & setting.profile.reduce_whole
     device, host = _bytes(setting, s, cost, places)
-    unit = (1 + setting.profile.prefetch_units) * sum(whole) * (stage == 3) + sum(grads) * (stage >= 2)
     updated = _collective(setting, "all_gather", [p.weight_bytes for p in places], where, copies=False)
     updated = updated + _owners_send(setting, s)
     return LayerStates(
         parameters=np.asarray(sum(p.parameters for p in places)),
         device=device,
         host_bytes=host,
-        unit_bytes=unit,
+        gathered_bytes=_gathered(setting, whole) * (stage == 3) * ~late,
+        placeholder_bytes=_placeholders(setting, places),
+        unreduced_bytes=_unreduced(setting, places) * _left_whole(setting, stage) * ~late,
+        pending_bytes=_pending(setting, grads) * (stage >= 2) * ~late,
         forward_gather_s=gather * (stage == 3) + lift,
         backward_gather_s=np.where(s.hpz[:, None] > 1, near, gather) * (stage == 3) + lift,
-        scatter_s=scatter * (stage >= 2),
-        reduce_s=np.where((stage == 0) | whole_at_one, flat, copies + scatter * (stage == 1)),
+        scatter_s=scatter * (stage >= 2) * ~late,
+        reduce_s=np.where((stage == 0) | whole_at_one, flat, copies + scatter * ((stage == 1) | late)),
         update_gather_s=updated * ((stage == 1) | (stage == 2)),
         optimizer_s=_update(setting, s, places, shapes, where),
     )
@@ -145,6 +157,50 @@ def _owners_send(setting: Setting, s: Strategies) -> FloatArray:
     """Return what sending parameters owner by owner adds to their bytes, (B, K): told at the embedding."""
     first = np.array([kind.role == "embedding" for kind in setting.kinds])
     return np.asarray(setting.profile.owner_send_s * first * (s.shards * (s.shards > 1))[:, None])
+
+
+def _late(setting: Setting, s: Strategies) -> BoolArray:
+    """Return where gradients are scattered with the last micro-batch only, (B, 1)."""
+    return np.asarray((s.zero_stage >= 2) & (s.pp > 1) & setting.profile.reduce_last)[:, None]
+
+
+def _gathered(setting: Setting, whole: Sequence[FloatArray]) -> FloatArray:
+    """Return the weights that are whole while a layer runs, (B, K); none is fetched ahead beside the loss."""
+    block = np.array([kind.role == "block" for kind in setting.kinds])
+    return np.asarray((1 + setting.profile.prefetch_units * block) * sum(whole))
+
+
+def _unreduced(setting: Setting, places: Sequence[_Place]) -> FloatArray:
+    """Return a layer's gradients as its backward pass leaves them, in the type of its weights, (B, K)."""
+    width = float(setting.precision.element_bytes)
+    if setting.profile.working_copy:
+        width = setting.gradient_bytes
+    return np.asarray(sum(width * p.parameters for p in places))
+
+
+def _left_whole(setting: Setting, stage: IntArray) -> BoolArray:
+    """Return where a layer's gradients exist beside the accumulated ones, (B, K).
+
+    Where these are shards, and at the head whose product makes a placeholder each time.
+    """
+    head = np.array([kind.role == "head" for kind in setting.kinds])
+    return np.asarray((stage >= 2) | (head & setting.profile.placeholders))
+
+
+def _placeholders(setting: Setting, places: Sequence[_Place]) -> FloatArray:
+    block = np.array([kind.role == "block" for kind in setting.kinds]) & setting.profile.placeholders
+    size = float(setting.precision.element_bytes) * places[0].parameters * block
+    return np.broadcast_to(size.max(axis=-1, keepdims=True), size.shape)
+
+
+def _pending(setting: Setting, grads: Sequence[FloatArray]) -> FloatArray:
+    """Return the copies in which a block's gradients are sent, (B, K).
+
+    Where a working copy is kept they leave through buckets. The embedding sends its own when all else of the
+    micro-batch is gone: left out.
+    """
+    block = np.array([kind.role != "embedding" for kind in setting.kinds])
+    return np.asarray(sum(grads) * block * (not setting.profile.working_copy))
 
 
 def _lift(
@@ -159,13 +215,13 @@ def _bytes(
     setting: Setting, s: Strategies, cost: LayerCost, places: Sequence[_Place]
 ) -> tuple[StateBytes, FloatArray]:
     """Return the bytes of states on the device by item, and off it, (B, K)."""
-    recipe, stage = setting.precision, s.zero_stage[:, None]
+    recipe, stage, late = setting.precision, s.zero_stage[:, None], _late(setting, s)
     block = np.array([kind.role == "block" for kind in setting.kinds])
     total = StateBytes(*(np.zeros_like(places[0].parameters) for _ in range(4)))
     extra = recipe.low_weight_bytes - recipe.element_bytes
     for p in places:
         each = state_bytes(
-            stage, p.shards, recipe, setting.optimizer, setting.profile, setting.gradient_bytes, block
+            stage, p.shards, recipe, setting.optimizer, setting.profile, setting.gradient_bytes, block, late
         )
         own = p.parameters
         trained = each.map(lambda v, own=own: v * own)  # type: ignore[misc]

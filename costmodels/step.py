@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.layer import CAUSES as LAYER_CAUSES
 from meshwright.costmodels.memory import ITEMS, activation_bytes
 from meshwright.costmodels.overlap import exposed_time
@@ -245,8 +245,7 @@ def _memory(
     held = tables.states.map(lambda v: np.einsum("brkm,bk->br", layers, v[rows]))
     saved = np.einsum("bckm,bkm->bc", counts, tables.saved_bytes[rows])
     present = layers > 0
-    gathered = np.where(present.any(axis=-1), tables.unit_bytes[rows][:, None], 0.0).max(axis=-1)
-    working = np.where(present, tables.working_bytes[rows][:, None], 0.0).max(axis=(-2, -1))
+    working, gathered = _fullest(tables, rows, present)
     away = np.einsum("bckm,bkm->bc", counts, tables.offloaded_bytes[rows])
     kept = activation_bytes(schedule, saved)
     states_away, drives = np.einsum("brkm,bk->br", layers, tables.host_bytes[rows]), s.on_nvme[rows][:, None]
@@ -259,13 +258,22 @@ def _memory(
         "optimizer_moments": held.optimizer_moments,
         "activations": kept,
         "gathered_parameters": gathered,
-        "working_set": working,
-        "fragmentation": setting.profile.fragmentation * (kept + gathered + working),
+        "working_set": working - gathered,
+        "fragmentation": setting.profile.fragmentation * (kept + working),
         **{item: one * column[:, None] for item, column in fixed.items()},
         "host": activation_bytes(schedule, away) + states_away * ~drives,
         "nvme": states_away * drives,
         "flops": schedule.num_microbatches * np.einsum("brkm,bkm->br", layers, tables.flops[rows]),
     }
+
+
+def _fullest(tables: Tables, rows: IntArray, present: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Return what each rank's neediest layer has while it runs, and the gathered weights in it, (b, R)."""
+    needs = np.where(present, tables.working_bytes[rows][:, None], 0.0)
+    flat = needs.reshape(*needs.shape[:2], -1)
+    kind = flat.argmax(axis=-1) // needs.shape[-1]
+    gathered = np.take_along_axis(tables.gathered_bytes[rows], kind, axis=-1)
+    return flat.max(axis=-1), np.where(present.any(axis=(-2, -1)), gathered, 0.0)
 
 
 def fixed_bytes(setting: Setting, s: Strategies) -> dict[str, FloatArray]:

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.costmodels.arrays import FloatArray, IntArray, Num, stacked
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import CAUSES, LayerCost, price_layer
-from meshwright.costmodels.memory import StateBytes
+from meshwright.costmodels.memory import StateBytes, transient_bytes
 from meshwright.costmodels.offload import host_link_bytes_per_s
 from meshwright.costmodels.operators import Gemm, LayerKind
 from meshwright.costmodels.overlap import exposed_time
@@ -63,10 +63,12 @@ class Tables:
         Bytes by item of one layer, fields (B, K).
     host_bytes
         States that live in host memory, (B, K).
-    saved_bytes, working_bytes, offloaded_bytes
+    saved_bytes, offloaded_bytes
         (B, K, M).
-    unit_bytes
-        Parameters gathered and gradients not yet scattered while a layer runs, (B, K).
+    working_bytes
+        All that lives only while a layer runs, gathered weights included, (B, K, M).
+    gathered_bytes
+        These weights alone, (B, K).
     transfer_s
         From one stage to the next, (B,).
     pass_s
@@ -90,7 +92,7 @@ class Tables:
     saved_bytes: FloatArray
     working_bytes: FloatArray
     offloaded_bytes: FloatArray
-    unit_bytes: FloatArray
+    gathered_bytes: FloatArray
     transfer_s: FloatArray
     pass_s: FloatArray
     flops: FloatArray
@@ -320,13 +322,21 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
         states=states.device,
         host_bytes=states.host_bytes,
         saved_bytes=cost.saved_bytes,
-        working_bytes=cost.working_bytes,
+        working_bytes=_working(setting, cost, states),
         offloaded_bytes=cost.offloaded_bytes,
-        unit_bytes=states.unit_bytes,
+        gathered_bytes=states.gathered_bytes,
         transfer_s=transfer,
         pass_s=setting.profile.overlap_cost * transfer,
         flops=(cost.forward_flops + cost.backward_flops)[..., None] + cost.recompute_flops,
     )
+
+
+def _working(setting: Setting, cost: LayerCost, states: LayerStates) -> FloatArray:
+    """Return what lives only while a layer runs, (B, K, M)."""
+    blocks = np.array([kind.role == "block" for kind in setting.kinds])
+    loose = states.gathered_bytes, cost.working_bytes, cost.saved_bytes
+    passing = transient_bytes(*loose, states.unreduced_bytes, states.pending_bytes, blocks)
+    return np.asarray(passing + states.placeholder_bytes[..., None])
 
 
 def _boundary_bytes(setting: Setting, shapes: list[Shape]) -> FloatArray:

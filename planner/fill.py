@@ -89,10 +89,9 @@ def fill(
         row = live[(live @ (kinds[own] @ least)).argmax()]
         present = [int(k) for k in np.flatnonzero(kinds[own].sum(axis=0))]
         states = float(kinds[own].sum(axis=0) @ tables.state_bytes[0])
-        gathered = growth * max(float(tables.unit_bytes[0, k]) for k in present)
         # modes off the hull as well: one that works in less room than the thrifty ones may be all that fits
         lightest = max(float(working[k, want.allowed[k]].min()) for k in present)
-        free = room - states - gathered
+        free = room - states
         need = float(row @ (kinds[own] @ least)) + lightest - free
         start = np.zeros((len(own), *saved.shape), dtype=np.int64)
         for k in present:

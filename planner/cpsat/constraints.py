@@ -47,14 +47,12 @@ class Constraints:
         states = cp_model.LinearExpr.sum(
             [int(s.states[k]) * n for c in own for (k, _), n in v.counts[c].items()]
         )
-        gathered = v.model.new_int_var(0, int(s.unit.max()), f"gather{rank}")
         working = v.model.new_int_var(0, int(s.working.max()), f"work{rank}")
         for (r, k, m), flag in v.present.items():
             if r == rank:
-                v.model.add(gathered >= int(s.unit[k]) * flag)
                 v.model.add(working >= int(s.working[k, m]) * flag)
         for live in in_flight(v.schedule)[rank]:
-            v.model.add(states + self._kept(own, live, s.saved) + gathered + working <= self.peak)
+            v.model.add(states + self._kept(own, live, s.saved) + working <= self.peak)
 
     def away(self, rank: int) -> None:
         """What is offloaded fits the device's share of host memory and drives, at every maximal moment."""

@@ -94,7 +94,7 @@ class Mixes:
         """
         s, present = self.scaled, [k for k, n in enumerate(layers) if n]
         states = sum(layers[k] * int(s.states[k]) for k in present)
-        room = s.room - states - max(int(s.unit[k]) for k in present)
+        room = s.room - states
         best: tuple[int, int] | None = None
         found: IntArray | None = None
         for limit in self.limits.tolist():

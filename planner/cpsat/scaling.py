@@ -72,8 +72,8 @@ class Scaled:
         Scalars; ``each_pass`` lengthens every pass of a chunk.
     pass_window, pass_gather_window
         What that adds to the two windows, rounded up.
-    states, saved, unit, working
-        Bytes in memory units, rounded up: (K,), (K, M), (K,), (K, M).
+    states, saved, working
+        Bytes in memory units, rounded up: (K,), (K, M), (K, M).
     room
         Memory units on each device.
     away
@@ -98,7 +98,6 @@ class Scaled:
     pass_gather_window: int
     states: IntArray
     saved: IntArray
-    unit: IntArray
     working: IntArray
     room: int
     away: tuple[Away, ...] = ()
@@ -151,7 +150,6 @@ def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, limits:
         pass_gather_window=int(np.ceil((1 - lost) * profile.overlap_parameters * tables.pass_s[0] / unit)),
         states=_up(tables.state_bytes[0], byte),
         saved=_up(growth * tables.saved_bytes[0], byte),
-        unit=_up(growth * tables.unit_bytes[0], byte),
         working=_up(growth * tables.working_bytes[0], byte),
         room=int((limits.usable - sum(float(v[0]) for v in fixed_bytes(setting, s).values())) / byte),
         away=_away(s, tables, want, limits),

@@ -14,11 +14,11 @@ PLAIN = Pointwise("act", "tensor", 8, 8, saves=8, units=8, group="activation")
 ALL = dict.fromkeys(GROUPS, "eager")
 
 
-def test_an_eager_rms_norm_moves_36_bytes_a_feature_and_keeps_6_more():
+def test_an_eager_rms_norm_moves_36_bytes_a_feature_and_keeps_4_more():
     chain = unfused(RMS, ALL)
     assert chain.forward(ONE)[0].bytes == 36 * 8 * 10
     assert chain.backward(ONE)[0].bytes == pytest.approx(86 * 8 * 10)
-    assert chain.saved_bytes(ONE) - RMS.saved_bytes(ONE) == 6 * 8 * 10
+    assert chain.saved_bytes(ONE) - RMS.saved_bytes(ONE) == 4 * 8 * 10
     assert chain.forward(ONE)[0].kernels == 6
 
 

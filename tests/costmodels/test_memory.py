@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes
+from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes, transient_bytes
 from meshwright.costmodels.precision import find_optimizer, find_precision
 from meshwright.costmodels.profile import find_profile
 from meshwright.costmodels.schedule import build
@@ -67,3 +67,18 @@ def test_activations_of_two_stages_under_1f1b_and_interleaved():
     # 1 + (p - 1) / (p v) of the layers of p micro-batches (arXiv 2205.05198, section 4.2.3): 5 passes.
     first, _ = activation_bytes(build("interleaved", 2, 2, 8), np.ones(4))
     assert first == 2 * 2 * (1 + 1 / 4)
+
+
+def transient(working, saved, unreduced=0.0, pending=0.0, follows=True):
+    one = [np.array([[v]]) for v in (10.0, unreduced, pending)]
+    gathered, left, sent = one
+    kept = np.array([[[working]]]), np.array([[[saved]]])
+    return transient_bytes(gathered, *kept, left, sent, np.array([follows])).item()
+
+
+def test_a_layer_peaks_in_its_work_behind_another_or_at_its_end():
+    assert transient(7, 3) == 10 + 7
+    assert transient(7, 3, pending=5) == 10 + 7 - 3 + 5
+    assert transient(7, 3, pending=5, follows=False) == 10 + 7
+    assert transient(7, 3, unreduced=4, pending=8) == 10 + 7 - 3 + 8
+    assert transient(1, 3, unreduced=4, pending=8) == 10 + 4 + 8 - 3

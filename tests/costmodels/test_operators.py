@@ -117,6 +117,14 @@ def test_boundaries_reduce_or_gather_what_crosses_them():
     assert enter.forward(ONE) == enter.backward(ONE) == enter.parts == ()
 
 
+def test_a_boundary_that_keeps_what_it_gathered_gathers_nothing_again():
+    whole = 10 * 6 * 2
+    enter, leave = (Boundary("edge", way, 6, keeps=True) for way in ("enter", "exit"))
+    assert enter.saved_bytes(SPLIT) == whole / 2  # this rank's own half is its producer's
+    assert enter.saved_bytes(PAIR) == enter.saved_bytes(ONE) == leave.saved_bytes(SPLIT) == 0
+    assert not any(t.bytes for t in enter.traffic(SPLIT)[1] if t.hidden_behind == "gemm")
+
+
 def test_an_embedding_splits_its_rows_and_copies_its_positions():
     vocabulary = Part(10, 10, "vocabulary", padded=True)
     table = Embedding("tokens", vocabulary, 6, extra_rows=3)

@@ -108,6 +108,8 @@ def test_operations_of_a_rank_run_one_after_another(schedule):
 def test_in_flight_matches_the_published_counts(schedule):
     """In chunks. 1F1B: pp - rank; GPipe: all; interleaved: (vpp - 1) groups + 2 (pp - rank - 1) + 1.
 
+    1F1B with a forward ahead: one more than 1F1B on all ranks but the last.
+
     ZB-H1 pp on every rank, ZB-H2 2 pp - 1, interleaved zero bubble (vpp - 1) groups + pp, ZB-V 2 pp,
     DualPipe-V 2 pp + 1. Sources: Narayanan et al. 2021 (PipeDream-Flush, interleaved), warm-up of
     Megatron-Core plus the one forward of the first pair; Qi et al. 2023; DeepSeek's DualPipe repository.
@@ -119,6 +121,7 @@ def test_in_flight_matches_the_published_counts(schedule):
         most = {
             "gpipe": m,
             "1f1b": pp - rank,
+            "1f1b_ahead": pp - rank + (rank < pp - 1),
             "interleaved": groups + 2 * (pp - rank - 1) + 1,
             "zb1p": pp,
             "zb2p": 2 * pp - 1,

@@ -58,10 +58,10 @@ def test_owners_that_send_one_by_one_take_their_time_once_a_model(shards: int, e
     assert added[1:3, 0] == pytest.approx(each * shards * (shards > 1))
 
 
-def test_zero_3_holds_two_gathered_layers_and_a_gradient_not_yet_scattered():
-    assert not TABLES.unit_bytes[:2].any()
-    assert TABLES.unit_bytes[2].tolist() == (4 * TABLES.parameters[2]).tolist()
-    assert TABLES.unit_bytes[3].tolist() == ((2 * 2 + 4) * TABLES.parameters[3]).tolist()
+def test_zero_3_gathers_a_block_and_the_next_one_but_nothing_beside_the_loss():
+    assert not TABLES.gathered_bytes[:3].any()
+    units = TABLES.gathered_bytes[3] / TABLES.parameters[3]
+    assert units.tolist() == [2, 4, 2]
 
 
 def test_ranks_share_the_optimizer_from_stage_1():

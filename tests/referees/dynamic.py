@@ -78,11 +78,10 @@ def _peaks(task: MeshTask, options: IntArray, live: int) -> FloatArray:
     t, growth = task.tables, 1 + task.setting.profile.fragmentation
     present = options > 0
     saved = live * (options * t.saved_bytes[0]).sum(axis=(1, 2))
-    gathered = np.where(present.any(axis=2), t.unit_bytes[0], 0.0).max(axis=1)
     working = np.where(present, t.working_bytes[0], 0.0).max(axis=(1, 2))
     states = (options.sum(axis=2) * t.state_bytes[0]).sum(axis=1)
     fixed = sum(float(v[0]) for v in fixed_bytes(task.setting, task.strategies).values())
-    return np.asarray(states + growth * (saved + gathered + working) + fixed)
+    return np.asarray(states + growth * (saved + working) + fixed)
 
 
 class Programme:
