@@ -1,26 +1,24 @@
-"""Ranks that train the tiny model by ``meshwright.apply`` and write down what they are made of.
+"""Ranks that train tiny models by ``meshwright.apply`` and write down what they are made of.
 
 ``python -m tests.frameworks.native_ranks FOLDER WORLD``: every ``NAME/plan.json`` in the folder is applied in
-turn by WORLD processes, and rank R writes ``NAME/seen-R.json``. The processes are forked, so that torch and
-transformers are imported once; nothing of torch runs before.
+turn by WORLD processes to the model of ``NAME/model.json``, and rank R writes ``NAME/seen-R.json``. The
+processes are forked, so that torch and transformers are imported once; nothing of torch runs before.
 """
 
 import json
-import os
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers.models.llama.modeling_llama  # noqa: F401
-from torch import distributed
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 import meshwright
 from tests.frameworks import tiny
+from tests.frameworks.forked import fork
 
 
 def placed(tensor: Any) -> dict[str, str]:
@@ -62,6 +60,7 @@ def observe(applied: Any) -> dict[str, Any]:
                     n: list(p.to_local().shape if isinstance(p, DTensor) else p.shape)
                     for n, p in weights.items()
                 },
+                "whole": {n: list(p.shape) for n, p in weights.items()},
                 "groups": groups(part),
             }
         )
@@ -74,53 +73,56 @@ def observe(applied: Any) -> dict[str, Any]:
     }
 
 
+def watch(applied: Any) -> tuple[list[list[int]], list[int]]:
+    """Return lists that fill with each part's rows pass by pass, and with the tokens between layers."""
+    rows: list[list[int]] = [[] for _ in applied.parts]
+    tokens: list[int] = []
+
+    def count(module: Any, args: Any) -> None:
+        hidden = args[0].to_local() if isinstance(args[0], DTensor) else args[0]
+        tokens.append(hidden.shape[1])
+
+    for part, own in zip(applied.parts, rows, strict=True):
+        part.register_forward_pre_hook(lambda module, args, own=own: own.append(len(args[0])))
+        for block in blocks_of(part).values():
+            block.register_forward_pre_hook(count)
+    return rows, tokens
+
+
 def train(plan: Path) -> dict[str, Any]:
     """Apply a plan, train and return the losses and what was seen."""
+    case = json.loads((plan.parent / "model.json").read_text())
     applied = meshwright.apply(
         plan,
-        tiny.model(),
+        tiny.Model(**case["model"]).build(case["dtype"]),
         lambda parameters: torch.optim.AdamW(parameters, **tiny.OPTIMIZER),
         max_grad_norm=tiny.CLIP,
         device="cpu",
     )
     seen = observe(applied)
-    rows: list[list[int]] = [[] for _ in applied.parts]
-    for part, own in zip(applied.parts, rows, strict=True):
-        part.register_forward_pre_hook(lambda module, args, own=own: own.append(len(args[0])))
+    rows, tokens = watch(applied)
     size = applied.local_batch_size
     losses = []
     for step in range(tiny.STEPS):
         own = tiny.batch(step)[applied.data_rank * size : (applied.data_rank + 1) * size]
         losses.append(applied.step({"input_ids": own}))
-    return {**seen, "losses": losses, "rows": [own[: len(own) // tiny.STEPS] for own in rows]}
-
-
-def rank_main(rank: int, world: int, folder: Path) -> None:
-    """Join the others and apply each plan."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    torch.set_num_threads(1)
-    store = distributed.FileStore(str(folder / "store"), world)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    for plan in sorted(folder.glob("*/plan.json")):
-        (plan.parent / f"seen-{rank}.json").write_text(json.dumps(train(plan)))
-    distributed.destroy_process_group()
+    return {
+        **seen,
+        "losses": losses,
+        "rows": [own[: len(own) // tiny.STEPS] for own in rows],
+        "tokens": sorted(set(tokens)),
+    }
 
 
 def main() -> None:
-    """Fork the ranks and wait for them."""
+    """Apply every plan in a folder."""
     folder, world = Path(sys.argv[1]), int(sys.argv[2])
-    children = []
-    for rank in range(world):
-        child = os.fork()
-        if child == 0:
-            try:
-                rank_main(rank, world, folder)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        children.append(child)
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+
+    def run(rank: int) -> None:
+        for plan in sorted(folder.glob("*/plan.json")):
+            (plan.parent / f"seen-{rank}.json").write_text(json.dumps(train(plan)))
+
+    fork(world, folder, run)
 
 
 if __name__ == "__main__":

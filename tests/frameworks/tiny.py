@@ -1,6 +1,7 @@
-"""A Llama of 6 layers for training runs on CPUs: its plans, its data, and how one process trains it."""
+"""Models of 6 layers for training runs on CPUs: their plans, their data, and how one process trains them."""
 
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,39 +20,66 @@ SIZES = {
     "vocab_size": 128,
     "max_position_embeddings": 64,
     "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
 }
 BATCH, LENGTH, STEPS, RATE = 8, 16, 5, 1e-2
 OPTIMIZER = {"lr": RATE, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 CLIP = 1.0
 
 
-@lru_cache(maxsize=4)
-def folder(family: str = "llama") -> Path:
-    """Return a model folder as transformers would save it, without weights."""
-    found = Path(mkdtemp(prefix="tiny-"))
-    classes = {"llama": "LlamaForCausalLM"}
-    config = {"architectures": [classes[family]], "model_type": family, "hidden_act": "silu", **SIZES}
-    (found / "config.json").write_text(json.dumps(config))
-    return found
+@dataclass(frozen=True)
+class Model:
+    """A family of transformers, and whether embedding and head share their weight."""
+
+    family: str = "llama"
+    tied: bool = False
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The content of its ``config.json``."""
+        names = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+        return {
+            "architectures": [f"{names[self.family]}ForCausalLM"],
+            "model_type": self.family,
+            "hidden_act": "silu",
+            "tie_word_embeddings": self.tied,
+            **SIZES,
+            **({"head_dim": 16} if self.family == "qwen3" else {}),
+            **({"sliding_window": None} if self.family == "mistral" else {}),
+        }
+
+    def save(self, folder: Path) -> Path:
+        """Write a model folder without weights."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.config))
+        return folder
+
+    def build(self, dtype: str = "float32") -> Any:
+        """Return the module, with the same weights in every process."""
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        given = {k: v for k, v in self.config.items() if k != "architectures"}
+        config = AutoConfig.for_model(given.pop("model_type"), **given, use_cache=False)
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+
+
+LLAMA = Model()
+
+
+@lru_cache(maxsize=8)
+def folder(model: Model) -> Path:
+    """Return a folder of a model for as long as the tests run."""
+    return model.save(Path(mkdtemp(prefix="tiny-")))
 
 
 def planned(
-    target: str, machines: str, job: dict[str, Any] | None = None, **strategy: Any
+    target: str, machines: str, model: Model = LLAMA, job: dict[str, Any] | None = None, **strategy: Any
 ) -> tuple[Problem, Plan]:
-    """Return the problem of training it in fp32, and the plan of an explicit strategy."""
+    """Return the problem of training a model in fp32, and the plan of an explicit strategy."""
     work = {"global_batch_size": BATCH, "sequence_length": LENGTH, "target": target, "precision": "fp32"}
-    problem = Problem.load(folder(), machines, {**work, "allow_idle": True, **(job or {})})
+    problem = Problem.load(folder(model), machines, {**work, "allow_idle": True, **(job or {})})
     return problem, make_plan(problem, **strategy)
-
-
-def model() -> Any:
-    """Return the model, with the same weights in every process."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SIZES, use_cache=False))
 
 
 def batch(step: int) -> Any:
@@ -64,19 +92,19 @@ def batch(step: int) -> Any:
     return (start + stride * torch.arange(LENGTH)) % SIZES["vocab_size"]
 
 
-@lru_cache(maxsize=2)
-def reference(clip: float = CLIP) -> tuple[float, ...]:
+@lru_cache(maxsize=8)
+def reference(model: Model = LLAMA, rate: float = RATE) -> tuple[float, ...]:
     """Return the losses of one process that trains without any of our code."""
     import torch
 
-    whole = model()
-    optimizer = torch.optim.AdamW(whole.parameters(), **OPTIMIZER)
+    whole = model.build()
+    optimizer = torch.optim.AdamW(whole.parameters(), **(OPTIMIZER | {"lr": rate}))
     losses = []
     for step in range(STEPS):
         ids = batch(step)
         loss = whole(input_ids=ids, labels=ids).loss
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(whole.parameters(), clip)
+        torch.nn.utils.clip_grad_norm_(whole.parameters(), CLIP)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())

@@ -1,0 +1,48 @@
+"""Starting ranks in processes of their own, and reading what they saw."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a run: this checkout's modules, one thread a rank, our interpreter first."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT), "PATH": path, **more}
+
+
+def start(command: list[str], **more: str) -> str:
+    """Run a command to its end and return what it printed; its last words if it fails."""
+    done = subprocess.run(
+        command,
+        cwd=CHECKOUT,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def start_ranks(module: str, folder: Path, world: int) -> None:
+    """Run a module of ranks over every plan in a folder."""
+    start([sys.executable, "-m", f"tests.frameworks.{module}", str(folder), str(world)])
+
+
+def read(folder: Path, world: int) -> list[dict[str, Any]]:
+    """Return what each rank saw."""
+    return [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(world)]
+
+
+def check_losses(losses: list[float], reference: tuple[float, ...], tolerance: float = 1e-4) -> None:
+    """Assert that every loss is the reference's."""
+    assert len(losses) == len(reference)
+    for step, (own, wanted) in enumerate(zip(losses, reference, strict=True)):
+        assert abs(own - wanted) <= tolerance * wanted, f"step {step}: {own}, not {wanted}"
