@@ -125,7 +125,9 @@ def _deduplicates(row: Row) -> bool:
     cluster = cluster_of(row)[0]
     if cluster.accelerator.architecture == "hopper" and style_of(row).model_type == "deepseek_v3":
         return True
-    return cluster.tiers[0].fan_out > BOARD or (row.year or LATEST) >= HYBRID_LATER
+    link = cluster.accelerator.on_package_link
+    rack = link is not None and (link.max_devices or 0) > BOARD
+    return rack or (row.year or LATEST) >= HYBRID_LATER
 
 
 def _switches(row: Row, base: str) -> dict[str, Any]:
