@@ -23,10 +23,10 @@ def run(*, as_json: bool) -> ExitCode:
     for tool in LAUNCHERS.values():
         able = [name for name, e in EMITTERS.items() if tool.kind == "job" or tool.name in e.launchers]
         launchers.add_row(tool.name, ", ".join(able), tool.level)
-    checked = bullets(
-        f"{name} ({e.level}): {e.checked}" for name, e in (*EMITTERS.items(), *LAUNCHERS.items())
-    )
-    show(screen(), Group(table, *section("Launchers", launchers), *section("How it was verified", checked)))
+    checked = [f"{name} ({e.level}): {e.checked}" for name, e in EMITTERS.items()]
+    checked += [f"{name} ({tool.level}): {tool.checked}" for name, tool in LAUNCHERS.items()]
+    told = section("How it was verified", bullets(checked))
+    show(screen(), Group(table, *section("Launchers", launchers), *told))
     return ExitCode.FOUND
 
 

@@ -14,7 +14,8 @@ class Embedding:
 
     ``extra_rows`` are rows of ``hidden`` features that are whole on each rank (positions, types). A ``tied``
     table belongs to another layer (a decoder that shares its encoder's): it counts no parameters of the
-    model, but occupies memory where a pipeline separates them.
+    model, but occupies memory where a pipeline separates them. A ``whole`` one is on each tensor-parallel
+    rank with all its rows (DeepSpeed's AutoTP).
     """
 
     name: str
@@ -26,11 +27,12 @@ class Embedding:
     expert: ClassVar[bool] = False
     stored_bytes: ClassVar[float | None] = None
     tied: bool = False
+    whole: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What tensor parallelism splits: the vocabulary."""
-        return (self.vocab,)
+        """What tensor parallelism splits: the vocabulary, unless each rank holds all of it."""
+        return () if self.whole else (self.vocab,)
 
     def parameters(self) -> int:
         """Return the rows times the width; a tied table's rows are not counted again."""
@@ -46,7 +48,8 @@ class Embedding:
 
     def _rows(self, shape: Shape) -> Num:
         """Return the rows of the vocabulary on one rank."""
-        return self.vocab.local(shape.tp, shape.vocab_multiple) / (self.vocab.features / self.vocab.units)
+        ranks, multiple = (1, 1) if self.whole else (shape.tp, shape.vocab_multiple)
+        return self.vocab.local(ranks, multiple) / (self.vocab.features / self.vocab.units)
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the rows gathered: one read and one write a token."""

@@ -20,6 +20,7 @@ from meshwright.planner.target import Target, find_target
 from meshwright.planner.target_job import fitted
 from meshwright.planner.tuned import mixed, tuned
 
+from meshwright.planner.whole import with_whole_embedding
 
 @dataclass(frozen=True)
 class Problem:
@@ -40,11 +41,14 @@ class Problem:
         """The graph as it is trained: with adapters, frozen parts, and blocks that stay in 16 bits.
 
         Raises
+        Where the target splits no embedding, each tensor rank holds it whole.
+
         ------
         MeshwrightError
             If the job's tuning names something that the model does not have.
         """
-        return mixed(tuned(self.base, self.job.tuning), self.precision)
+        graph = mixed(tuned(self.base, self.job.tuning), self.precision)
+        return with_whole_embedding(graph) if self.target.whole_embedding else graph
 
     @cached_property
     def target(self) -> Target:

@@ -18,7 +18,7 @@ from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
 from meshwright.planner.target import TARGET_DEGREES, TARGETS, Target
-from meshwright.planner.target_job import refusals
+from meshwright.planner.target_job import pipeline_refusals, refusals, tensor_refusals
 
 SCHEDULES = names()
 MOST_MICROBATCHES = 8192
@@ -453,6 +453,9 @@ def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
     t, experts = problem.target, has_experts(problem)
     pipeline_last = [i for i, order in enumerate(PLACEMENTS) if order[-1] == "pp"]
     mixed = [i for i, way in enumerate(KV_EXCHANGES) if way in t.combined_exchanges]
+    hosts = [i for i, what in enumerate(OFFLOADS) if what in t.pipeline_offload]
+    unpiped = pipeline_refusals(t, problem.base, problem.job, loss_name(problem))
+    unsplit = tensor_refusals(t, problem.base, problem.job, loss_name(problem))
     return (
         Rule(
             "target heads and keys",
@@ -476,6 +479,26 @@ def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
             lambda m: (
                 (m.etp == np.where(m.ep > 1, 1, m.tp)) | (not experts or not t.experts_tensor_or_spread)
             ),
+        ),
+        Rule(
+            "target pipeline model",
+            f"{t.title} has a pipeline for some models only: {'; '.join(unpiped) or 'this is one'}",
+            lambda m: (m.pp == 1) | (not unpiped),
+        ),
+        Rule(
+            "target tensor model",
+            f"{t.title} splits some models only over tensor ranks: {'; '.join(unsplit) or 'this is one'}",
+            lambda m: (m.tp == 1) | (not unsplit),
+        ),
+        Rule(
+            "target tensor with a pipeline",
+            f"{t.title} has tensor ranks or a pipeline, not both",
+            lambda m: (m.tp == 1) | (m.pp == 1) | t.tensor_with_pipeline,
+        ),
+        Rule(
+            "target offload with a pipeline",
+            f"with a pipeline {t.title} offloads {', '.join(sorted(t.pipeline_offload))}",
+            lambda m: (m.pp == 1) | np.isin(m.offload, hosts),
         ),
         Rule(
             "target tied embeddings",

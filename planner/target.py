@@ -37,6 +37,18 @@ class Target:
         ZeRO stages it has, alone and together with a pipeline.
     recompute
         Modes it has; ``recompute_uniform`` if all layers share one.
+    pipeline_families
+        Kinds of models (``model_type``) whose pipeline is a generated module, which trains all weights, sees
+        all tokens and computes a whole cross entropy; None: pipelines are the framework's own, of any model.
+    tensor_families
+        Kinds of models that it splits over tensor ranks, training all weights with a whole cross entropy;
+        None: any.
+    tensor_with_pipeline
+        Whether tensor ranks and a pipeline go together.
+    whole_embedding
+        Whether each tensor rank holds the whole embedding (the head is split).
+    pipeline_offload
+        What it can offload beside a pipeline.
     vocab_multiple
         Each tensor-parallel rank's share of the vocabulary is padded to a multiple of this.
     partial_groups
@@ -98,6 +110,11 @@ class Target:
     zero_stages_with_pipeline: frozenset[int] = frozenset({0, 1})
     recompute: frozenset[str] = frozenset(RECOMPUTE_MODES)
     recompute_uniform: bool = False
+    pipeline_families: frozenset[str] | None = None
+    tensor_families: frozenset[str] | None = None
+    tensor_with_pipeline: bool = True
+    whole_embedding: bool = False
+    pipeline_offload: frozenset[str] = frozenset(OFFLOADS)
     vocab_multiple: int = 1
     partial_groups: bool = False
     uneven_chunks: bool = False
@@ -134,8 +151,6 @@ TARGETS = {
             "deepspeed",
             "DeepSpeed JSON",
             profile="deepspeed",
-            tensor=False,
-            pipeline=False,
             interleaved=False,
             sequence_parallel=False,
             context=False,
@@ -143,10 +158,26 @@ TARGETS = {
             expert=False,
             expert_tensor=False,
             hybrid=False,
+            placements=frozenset({("tp", "cp", "dp", "pp")}),
             schedules=frozenset({"1f1b"}),
             recompute=frozenset({"none", "full"}),
-            recompute_uniform=True,
-            loses=("every degree but data", "hybrid sharding", "recompute layer by layer"),
+            # without ZeRO DeepSpeed's pipeline clips each stage's fp32 gradients by that stage's norm alone
+            zero_stages_with_pipeline=frozenset({1}),
+            tied_pipeline=False,
+            replicated_heads=False,
+            pipeline_families=frozenset({"llama", "qwen2", "qwen3"}),
+            tensor_families=frozenset({"llama", "qwen2", "qwen3"}),
+            tensor_with_pipeline=False,
+            whole_embedding=True,
+            pipeline_offload=frozenset({"none"}),
+            loses=(
+                "context and expert degrees, sequence parallelism",
+                "tensor degrees with a pipeline",
+                "hybrid sharding",
+                "schedules but 1F1B",
+                "ZeRO 0, 2 and 3, offload and tied embeddings with a pipeline",
+                "selective recompute",
+            ),
         ),
         Target(
             "fsdp",
@@ -165,12 +196,11 @@ TARGETS = {
             schedules=frozenset({"1f1b"}),
             zero_stages=frozenset({2, 3}),
             recompute=frozenset({"none", "full"}),
-            recompute_uniform=True,
             loses=(
                 "every degree but data",
                 "optimizer offload alone",
                 "ZeRO 0 and 1",
-                "recompute layer by layer",
+                "selective recompute",
             ),
         ),
         Target(

@@ -44,6 +44,33 @@ def refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str
     return found
 
 
+def pipeline_refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str]:
+    """Return a line for each property that the target cannot train as a pipeline, led by its field."""
+    found = _family_refusals(target.pipeline_families, model, job, loss)
+    cores = [op for kind in model.kinds for op in kind.operators if isinstance(op, Attention)]
+    if target.pipeline_families is not None and any(core.window or core.chunk for core in cores):
+        found.append(f"model={model.name}: only attention to all tokens")
+    return found
+
+
+def tensor_refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str]:
+    """Return a line for each property that the target cannot train over tensor ranks, led by its field."""
+    return _family_refusals(target.tensor_families, model, job, loss)
+
+
+def _family_refusals(families: frozenset[str] | None, model: ModelGraph, job: Job, loss: str) -> list[str]:
+    if families is None:
+        return []
+    limits = {
+        f"model={model.name}: only {', '.join(sorted(families))}, not {model.family}": (
+            model.family not in families
+        ),
+        f"tuning={job.tuning.kind}: only full": job.tuning.kind != "full",
+        f"loss={loss}: only whole cross entropies": loss in ("fused", "chunked"),
+    }
+    return [line for line, broken in limits.items() if broken]
+
+
 def plain_decoder(model: ModelGraph) -> bool:
     """Return whether a model is one stream of text through blocks that all attend to what came before."""
     blocks = [kind for kind in model.kinds if kind.role == "block"]

@@ -97,7 +97,8 @@ def launchable(draw, *targets):
     target = fitted(target, model(), Job(1, 1))
     hosts = draw(st.integers(1, 4))
     tp = draw(st.sampled_from((1, 2, 4, 8))) if target.tensor else 1
-    pp = draw(st.sampled_from([p for p in (1, 2, 4) if p * tp <= 8 * hosts])) if target.pipeline else 1
+    piped = target.pipeline and (tp == 1 or target.tensor_with_pipeline)
+    pp = draw(st.sampled_from([p for p in (1, 2, 4) if p * tp <= 8 * hosts])) if piped else 1
     # Accelerate fills every host evenly, the others may leave devices of the last one idle.
     dps = (
         st.sampled_from([1, 4, 8 * hosts])

@@ -23,8 +23,9 @@ SETUPTOOLS = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["s
 
 
 def packages_on_disk() -> set[str]:
-    """Return the dotted names of all folders of ours that hold Python modules."""
-    folders = {f.parent.relative_to(CHECKOUT) for room in ROOMS for f in (CHECKOUT / room).rglob("*.py")}
+    """Return the dotted names of all folders of ours that hold Python modules, not scripts that are data."""
+    files = {f.relative_to(CHECKOUT) for room in ROOMS for f in (CHECKOUT / room).rglob("*.py")}
+    folders = {file.parent for file in files if "data" not in file.parts}
     return {"meshwright", *(".".join(("meshwright", *folder.parts)) for folder in folders)}
 
 

@@ -7,7 +7,13 @@ ignores unknown keys inside ``fsdp_config``, hence the test that compares every 
 from typing import Any, Final
 
 from meshwright.planner.emit import launch, scripts
-from meshwright.planner.emit.arguments import script_notes, to_json, training_arguments
+from meshwright.planner.emit.arguments import (
+    recompute_note,
+    recomputes_all,
+    script_notes,
+    to_json,
+    training_arguments,
+)
 from meshwright.planner.emit.base import Emitter
 from meshwright.planner.emit.launchers import even_hosts
 from meshwright.planner.plan import Plan
@@ -36,7 +42,7 @@ def config(problem: Problem, plan: Plan) -> dict[str, Any]:
             "fsdp_reshard_after_forward": plan.zero_stage == 3,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_transformer_layer_cls_to_wrap": problem.model.block_class,
-            "fsdp_activation_checkpointing": "full" in plan.recompute,
+            "fsdp_activation_checkpointing": recomputes_all(problem, plan),
             "fsdp_offload_params": plan.offload == "parameters",
             "fsdp_cpu_ram_efficient_loading": True,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
@@ -83,7 +89,7 @@ def files(problem: Problem, plan: Plan) -> dict[str, str]:
     return {
         "accelerate.yaml": yaml.safe_dump(config(problem, plan), sort_keys=False),
         "training_args.json": to_json(arguments),
-        **({"train.py": scripts.script(scripts.ACCELERATE)} if scripts.writes_script(problem, plan) else {}),
+        **scripts.own_script(problem, plan, "accelerate"),
     }
 
 
@@ -95,6 +101,7 @@ def script(problem: Problem, plan: Plan) -> list[str]:
         f"GradientAccumulationPlugin(num_steps={plan.num_microbatches}, sync_each_batch=True))`.",
         "Keep `sync_each_batch`: without it whole gradients stay in memory between passes.",
         f"Create the optimizer ({plan.optimizer}); a Trainer does it.",
+        *recompute_note(problem, plan),
         *script_notes(problem, plan),
     ]
 
@@ -108,7 +115,7 @@ EMITTER: Final = Emitter(
     about={
         "accelerate.yaml": "Accelerate's configuration: FSDP2, wrapping, recomputation, precision",
         "training_args.json": "micro-batch, accumulation and precision as arguments of a Trainer",
-        "train.py": "a small training script that reads the other files; `--script` names your own instead",
+        **scripts.ABOUT,
     },
     script=script,
     launchers=("accelerate",),

@@ -50,6 +50,22 @@ def to_json(data: dict[str, Any]) -> str:
     return json.dumps(data, indent=2) + "\n"
 
 
+def recomputes_all(problem: Problem, plan: Plan) -> bool:
+    """Return whether every decoder layer is recomputed whole."""
+    return all(plan.recompute[i] == "full" for i in problem.model.block_layers)
+
+
+def recompute_note(problem: Problem, plan: Plan) -> list[str]:
+    """Return which layers a script must recompute where these are not all or none, as transformers counts."""
+    again = [i - 1 for i in problem.model.block_layers if plan.recompute[i] == "full"]
+    if not again or recomputes_all(problem, plan):
+        return []
+    return [
+        f"Recompute decoder layers {', '.join(map(str, again))} alone, as the emitted script does: in "
+        "transformers `layer.gradient_checkpointing`; a Trainer has no argument for it."
+    ]
+
+
 def script_notes(problem: Problem, plan: Plan) -> list[str]:
     """Return what the script must do under any framework, one line each."""
     notes = [f"Feed sequences of {plan.sequence_length} tokens, {plan.micro_batch_size} a pass and device."]

@@ -14,7 +14,7 @@ from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import has_experts
 from meshwright.planner.target import TARGET_DEGREES, Target
-from meshwright.planner.target_job import fitted, refusals
+from meshwright.planner.target_job import fitted, pipeline_refusals, refusals, tensor_refusals
 
 Files = Callable[[Problem, Plan], dict[str, str]]
 
@@ -167,6 +167,9 @@ def _pairs(problem: Problem, plan: Plan, target: Target) -> str | None:
         return f"zero_stage=0: only 1 to 3 with precision={plan.precision}"
     if plan.pp > 1 and problem.model.tied and not target.tied_pipeline:
         return f"pp={plan.pp}: only pp=1 with tied embeddings"
+    if plan.pp > 1 and plan.offload not in target.pipeline_offload:
+        message = _among("offload", plan.offload, target.pipeline_offload)
+        return f"{message} with a pipeline"
     parts = [int(p.units) for p in problem.model.parts if p.axis == "tensor" and p.replicable]
     if not target.replicated_heads and any(units % plan.tp for units in parts):
         return f"tp={plan.tp}: only divisors of {min(parts)} key/value heads"
@@ -184,18 +187,32 @@ def _job(problem: Problem, plan: Plan, target: Target) -> str | None:
     return "; ".join(refusals(target, problem.model, problem.job, plan.loss)) or None
 
 
+def _pipeline_model(problem: Problem, plan: Plan, target: Target) -> str | None:
+    """What the target cannot train as a pipeline."""
+    if plan.pp > 1 and plan.tp > 1 and not target.tensor_with_pipeline:
+        return f"pp={plan.pp}: only pp=1 with tp={plan.tp}"
+    found = pipeline_refusals(target, problem.base, problem.job, plan.loss) if plan.pp > 1 else []
+    return f"pp={plan.pp}: only pp=1, for {'; '.join(found)}" if found else None
+
+
+def _tensor_model(problem: Problem, plan: Plan, target: Target) -> str | None:
+    """What the target cannot split over tensor ranks."""
+    found = tensor_refusals(target, problem.base, problem.job, plan.loss) if plan.tp > 1 else []
+    return f"tp={plan.tp}: only tp=1, for {'; '.join(found)}" if found else None
+
+
 def _recompute(problem: Problem, plan: Plan, target: Target) -> str | None:
     for mode in dict.fromkeys(plan.recompute):
         if mode not in target.recompute:
             return _among("recompute", mode, target.recompute)
-    if not target.recompute_uniform or plan.num_layers != problem.model.num_layers:
+    if plan.num_layers != problem.model.num_layers:
         return None
     blocks = set(problem.model.block_layers)
     modes = sorted({plan.recompute[i] for i in blocks})
-    if len(modes) > 1:
+    if target.recompute_uniform and len(modes) > 1:
         return f"recompute={'+'.join(modes)}: all decoder layers must share one mode"
     outside = [i for i, m in enumerate(plan.recompute) if i not in blocks and m != "none"]
-    if outside:
+    if outside and target.name != "any":
         return f"recompute={plan.recompute[outside[0]]} on layer {outside[0]}: only on decoder layers"
     return None
 
@@ -221,6 +238,8 @@ RULES: Final[tuple[Rule, ...]] = (
     _offload,
     _pairs,
     _job,
+    _pipeline_model,
+    _tensor_model,
     _recompute,
 )
 

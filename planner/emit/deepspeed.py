@@ -8,7 +8,15 @@ from typing import Any, Final
 
 from meshwright.costmodels.profile import find_profile
 from meshwright.planner.emit import launch, scripts
-from meshwright.planner.emit.arguments import ADAM, CLIPPING, script_notes, to_json, training_arguments
+from meshwright.planner.emit.arguments import (
+    ADAM,
+    CLIPPING,
+    recompute_note,
+    recomputes_all,
+    script_notes,
+    to_json,
+    training_arguments,
+)
 from meshwright.planner.emit.base import Emitter
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
@@ -43,7 +51,7 @@ OVERLAP_BUCKETS: Final = 4.5
 def config(problem: Problem, plan: Plan) -> dict[str, Any]:
     """Return the content of ``ds_config.json``."""
     return {
-        "train_batch_size": plan.global_batch_size,
+        **_tensor(plan),
         "train_micro_batch_size_per_gpu": plan.micro_batch_size,
         "gradient_accumulation_steps": plan.num_microbatches,
         "gradient_clipping": CLIPPING,
@@ -52,6 +60,16 @@ def config(problem: Problem, plan: Plan) -> dict[str, Any]:
         "zero_optimization": zero(problem, plan),
         **activation_checkpointing(problem, plan),
     }
+
+
+def _tensor(plan: Plan) -> dict[str, Any]:
+    """Return the tensor degree, or without one the global batch.
+
+    With AutoTP DeepSpeed counts the ranks of a replica as data ranks when it checks the product.
+    """
+    if plan.tp == 1:
+        return {"train_batch_size": plan.global_batch_size}
+    return {"tensor_parallel": {"autotp_size": plan.tp, "vocab_parallel_lm_head": True}}
 
 
 def zero(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -101,9 +119,9 @@ def _priced_elements(plan: Plan) -> int:
 
 
 def activation_checkpointing(problem: Problem, plan: Plan) -> dict[str, Any]:
-    """Return the block that says how many layers are checkpointed; nothing without recomputation."""
-    count = sum(plan.recompute[i] == "full" for i in problem.model.block_layers)
-    if not count:
+    """Return the block that says how many layers are checkpointed, where all are and a script may ask it."""
+    count = len(problem.model.block_layers)
+    if plan.pp > 1 or not recomputes_all(problem, plan):
         return {}
     return {
         "activation_checkpointing": {
@@ -132,14 +150,20 @@ def limits(problem: Problem, plan: Plan) -> list[str]:
 
 def files(problem: Problem, plan: Plan) -> dict[str, str]:
     """Return the files."""
-    checkpointing = "full" in plan.recompute
     bf16 = {"bf16": True} if plan.precision == "pure-bf16" else {}
-    arguments = training_arguments(plan, **bf16, gradient_checkpointing=checkpointing)
+    arguments = training_arguments(plan, **bf16, gradient_checkpointing=recomputes_all(problem, plan))
     return {
         "ds_config.json": to_json(config(problem, plan)),
-        "training_args.json": to_json(arguments),
-        **({"train.py": scripts.script(scripts.DEEPSPEED)} if scripts.writes_script(problem, plan) else {}),
+        # A Trainer has no pipeline.
+        **({"training_args.json": to_json(arguments)} if plan.pp == 1 else {}),
+        **_script(problem, plan),
     }
+
+
+def _script(problem: Problem, plan: Plan) -> dict[str, str]:
+    if plan.pp == 1:
+        return scripts.own_script(problem, plan, "deepspeed")
+    return scripts.own_script(problem, plan, "deepspeed_pipeline", "pipeline_model")
 
 
 def hostfile(problem: Problem, plan: Plan) -> dict[str, str]:
@@ -175,7 +199,19 @@ def script(problem: Problem, plan: Plan) -> list[str]:
         "arguments launch with `CONFIG_OPTION=--deepspeed`; otherwise use `TrainingArguments(output_dir=..., "
         'deepspeed="ds_config.json", **training_args)`. Optimizer values stand in both files and must agree.'
     ]
-    if "full" in plan.recompute:
+    if plan.pp > 1:
+        notes = [
+            "Hand `--deepspeed_config` to `deepspeed.initialize(config=...)`, and `build` of "
+            "`pipeline_model.py` for the model: it cuts and recomputes where `plan.json` says so."
+        ]
+    if plan.tp > 1:
+        notes.append(
+            f"Give the {plan.tp} ranks of a replica, which lie side by side, the same tokens: AutoTP checks "
+            f"it. The global batch of {plan.global_batch_size} stands in no file: DeepSpeed would take each "
+            "of them for a replica."
+        )
+    notes += recompute_note(problem, plan)
+    if recomputes_all(problem, plan) and plan.pp == 1:
         notes.append(
             "Switch recomputation on: `model.gradient_checkpointing_enable()` (a Trainer does it); the "
             "`activation_checkpointing` block serves models that call `deepspeed.checkpointing`."
@@ -199,7 +235,7 @@ EMITTER: Final = Emitter(
         "training_args.json": "the same decisions as arguments of a transformers Trainer",
         "hostfile": "the hosts, with placeholder names: edit it",
         "accelerate.yaml": "the same configuration as Accelerate's launcher reads it",
-        "train.py": "a small training script that reads the other files; `--script` names your own instead",
+        **scripts.ABOUT,
     },
     script=script,
     arguments=ARGUMENTS,

@@ -39,7 +39,7 @@ def inexpressible(problem: Problem, plan: Plan, target: str | None = None) -> li
     """
     name = target or plan.target
     found = beyond_target(problem, plan, find_target(name))
-    return [*found, *EMITTERS[name].limits(problem, plan)]
+    return list(dict.fromkeys((*found, *EMITTERS[name].limits(problem, plan))))
 
 
 def able_targets(problem: Problem, plan: Plan) -> list[str]:

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from meshwright.planner.emit.arguments import ADAM, CLIPPING, script_notes
 from meshwright.planner.emit.base import Emitter
-from meshwright.planner.emit.torchtitan_code import FULL, LAYERWISE, NONE, START, TEMPLATE
+from meshwright.planner.emit.scripts import text
+from meshwright.planner.emit.torchtitan_code import FULL, LAYERWISE, NONE, TEMPLATE
 from meshwright.planner.plan import Chunk, Plan
 from meshwright.planner.problem import Problem
 
@@ -153,19 +154,9 @@ def _value(value: Any) -> str:
     return f"[\n{rows}            ]"
 
 
-def limits(problem: Problem, plan: Plan) -> list[str]:
-    """Return what the configuration cannot say: recomputation outside the layers."""
-    blocks = set(problem.model.block_layers)
-    return [
-        f"recompute={mode} on layer {i}: only on decoder layers"
-        for i, mode in enumerate(plan.recompute)
-        if i not in blocks and mode != "none"
-    ][:1]
-
-
 def files(problem: Problem, plan: Plan) -> dict[str, str]:
     """Return the files."""
-    return {"meshwright_config.py": config(problem, plan), "train.py": START}
+    return {"meshwright_config.py": config(problem, plan), "train.py": text("torchtitan")}
 
 
 def script(problem: Problem, plan: Plan) -> list[str]:
@@ -188,7 +179,7 @@ EMITTER: Final = Emitter(
     level="parsed",
     checked="torchtitan 0.3.0's own configuration manager reads such files (nothing was built or run)",
     files=files,
-    limits=limits,
+    limits=lambda problem, plan: [],
     about={
         "meshwright_config.py": "torchtitan's configuration as a Python function",
         "train.py": "starts torchtitan",

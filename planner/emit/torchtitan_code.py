@@ -81,11 +81,3 @@ def planned() -> Trainer.Config:
         activation_checkpoint={checkpointing},
     )
 '''
-START: Final = '''\
-"""Starts torchtitan; its configuration is named on the command line (see launch.sh)."""
-
-from torchtitan.train import main
-
-if __name__ == "__main__":
-    main()
-'''

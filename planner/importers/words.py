@@ -67,9 +67,8 @@ def words(config: Config) -> dict[str, Word]:
 
 def _rope(config: Config) -> dict[str, Word]:
     """Return how rotary positions are stretched; nothing where they are not."""
-    given = next(
-        (v for key in ("rope_scaling", "rope_parameters") if _is(Mapping, v := config.find((key,))[1])), {}
-    )
+    blocks = (config.find((key,))[1] for key in ("rope_scaling", "rope_parameters"))
+    given: Mapping[str, Any] = next((block for block in blocks if _is(Mapping, block)), {})
     kind = given.get("rope_type", given.get("type"))
     if not isinstance(kind, str) or kind == "default":
         return {}

@@ -58,7 +58,7 @@ def test_version_comes_from_the_package() -> None:
 
 def test_targets_say_what_is_lost() -> None:
     text = " ".join(run("targets").stdout.split())
-    assert "deepspeed DeepSpeed JSON deepspeed run every degree but data" in text
+    assert "deepspeed DeepSpeed JSON deepspeed run context and expert degrees" in text
     assert "any any framework generic syntax nothing" in text
     for name, emitter in EMITTERS.items():
         assert f"{name} ({emitter.level}): {emitter.checked}" in text
@@ -69,7 +69,7 @@ def test_targets_say_what_is_lost() -> None:
         "every degree but data",
         "optimizer offload alone",
         "ZeRO 0 and 1",
-        "recompute layer by layer",
+        "selective recompute",
     ]
 
 
@@ -274,7 +274,7 @@ estimate {job} --recompute x:full
 estimate {job} --pp 2 --layers-per-stage 16
 estimate {job} --pp 2 --layers-per-stage 16,x
 estimate {job} --pp 2 --layers-per-stage 16,17
-estimate {job} --target deepspeed --tp 2
+estimate {job} --target fsdp --tp 2
 estimate {job} --plan no-such-plan.json
 estimate {job} --plan {job_file}
 estimate {job} --plan {folder}

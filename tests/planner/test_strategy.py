@@ -102,7 +102,7 @@ def test_a_bad_strategy_is_refused_by_field(changes: dict[str, Any], told: str) 
 
 def test_a_target_with_one_mode_refuses_two() -> None:
     with pytest.raises(MeshwrightError, match="needs one mode for all layers"):
-        case("fsdp", recompute="0-3:full")
+        case("megatron", recompute="0-3:full")
     with pytest.raises(MeshwrightError, match="'selective' is not available with DeepSpeed"):
         case("deepspeed", recompute="selective")
 

@@ -38,7 +38,6 @@ BEYOND_BOTH = {
     },
     "sequence_parallel=true": {"sequence_parallel": True},
     "schedule=gpipe": {"schedule": "gpipe"},
-    "recompute=full+none": {"recompute": ("none", "full", *["none"] * 32)},
     "recompute=selective": {"recompute": ("none", *["selective"] * 32, "none")},
     "recompute=full on layer 0": {"recompute": ("full",) * 34},
     "recompute: 33 layers": {"recompute": ("none",) * 33},
@@ -47,10 +46,14 @@ BEYOND_BOTH = {
     "precision=bf16-8bit": {"precision": "bf16-8bit"},
     "chunks": {"chunks": (Chunk(0, 0, 16), Chunk(0, 17, 34))},
 }
+OF_DEEPSPEED = {("deepspeed", "tp=2"), ("deepspeed", "pp=2")}
+"""What one of the two has."""
 
 
-@pytest.mark.parametrize("target", ["deepspeed", "fsdp"])
-@pytest.mark.parametrize("named", BEYOND_BOTH)
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [(t, n) for t in ("deepspeed", "fsdp") for n in BEYOND_BOTH if (t, n) not in OF_DEEPSPEED],
+)
 def test_an_inexpressible_decision_is_named_alone_and_refused(target: str, named: str) -> None:
     problem, plan = case(target, zero_stage=3)
     wrong = replace(plan, **BEYOND_BOTH[named])
@@ -59,6 +62,36 @@ def test_an_inexpressible_decision_is_named_alone_and_refused(target: str, named
     assert others == [m for m in others if m.startswith("zero_stage=3") and named == "pp=2"]
     with pytest.raises(MeshwrightError, match=f"target {target} .*{named.replace('+', '.')}"):
         emit(problem, wrong)
+
+
+def test_deepspeed_has_tensor_ranks_or_a_pipeline_and_not_every_model_has_them() -> None:
+    split, piped = case("deepspeed", tp=2), case("deepspeed", pp=2)
+    assert inexpressible(*split) == inexpressible(*piped) == []
+    both = replace(piped[1], tp=2, dp=4, num_microbatches=32)
+    assert inexpressible(piped[0], both) == ["pp=2: only pp=1 with tp=2"]
+    away = replace(piped[1], offload="optimizer")
+    assert inexpressible(piped[0], away) == ["offload=optimizer: only none with a pipeline"]
+    for name, (problem, plan) in {"tp=2": split, "pp=2": piped}.items():
+        odd = replace(problem, base=replace(problem.base, family="falcon"))
+        found = inexpressible(odd, plan)
+        assert len(found) == 1
+        assert found[0].startswith(f"{name}: only ") and "llama, qwen2, qwen3, not falcon" in found[0]
+
+
+@pytest.mark.parametrize("strategy", [{"tp": 2}, {"pp": 2}])
+@pytest.mark.parametrize(
+    ("job", "named"), [({"tuning": "lora"}, "tuning=lora: only full"), ({"loss": "fused"}, "loss=fused")]
+)
+def test_deepspeed_splits_models_that_are_trained_whole(strategy: dict, job: dict, named: str) -> None:
+    with pytest.raises(MeshwrightError, match=f"target (tensor|pipeline) model: .*{named}"):
+        case("deepspeed", job=job, **strategy)
+
+
+def test_recomputation_is_of_decoder_layers() -> None:
+    for target, stage in (("deepspeed", 3), ("fsdp", 3), ("torchtitan", 3), ("megatron", 1)):
+        problem, plan = case(target, zero_stage=stage)
+        wrong = replace(plan, recompute=("full",) * 34)
+        assert inexpressible(problem, wrong) == ["recompute=full on layer 0: only on decoder layers"]
 
 
 @pytest.mark.parametrize("stage", [0, 1])

@@ -185,7 +185,7 @@ def test_a_link_to_a_folder_is_followed(tmp_path: Path) -> None:
 def test_an_inexpressible_plan_writes_nothing(tmp_path: Path) -> None:
     problem, plan = case("any", tp=4, pp=2)
     with pytest.raises(MeshwrightError, match=r"tp=4.*pp=2"):
-        write_plan(problem, replace(plan, target="deepspeed"), tmp_path / "out")
+        write_plan(problem, replace(plan, target="fsdp"), tmp_path / "out")
     assert state(tmp_path) == {}
 
 

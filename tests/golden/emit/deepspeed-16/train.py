@@ -1,79 +1,28 @@
 """Trains the model of plan.json with DeepSpeed: ./launch.sh --model FOLDER [--tokens FILE.npy]."""
 
-import argparse
 import json
 from pathlib import Path
 
 import deepspeed
-import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from planned import PLAN, arguments, batches, build
 from transformers.integrations import HfDeepSpeedConfig
-from transformers.modeling_layers import GradientCheckpointingLayer
-
-PLAN = json.loads(Path(__file__).with_name("plan.json").read_text())
-
-
-def arguments() -> argparse.ArgumentParser:
-    """What the plan does not say: the model's folder, the data and the length of the run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="folder with config.json and weights")
-    parser.add_argument("--scratch", action="store_true", help="start from random weights")
-    parser.add_argument("--tokens", help="a .npy of token numbers in a row; made-up ones without")
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=0)
-    return parser
-
-
-def build(args):
-    """Return the model, whose layers recompute where the plan says so."""
-    kind = AutoModelForCausalLM
-    if PLAN["loss"] == "fused":
-        from liger_kernel.transformers import AutoLigerKernelForCausalLM as kind
-    torch.manual_seed(args.seed)
-    settings = {"dtype": torch.bfloat16 if PLAN["precision"] == "pure-bf16" else torch.float32}
-    if args.scratch:
-        model = kind.from_config(AutoConfig.from_pretrained(args.model), **settings)
-    else:
-        model = kind.from_pretrained(args.model, **settings)
-    model.config.use_cache = False
-    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
-    modes = PLAN["recompute"][1:-1]
-    if len(layers) != len(modes):
-        raise SystemExit(f"{args.model} has {len(layers)} layers, the plan {len(modes)}")
-    if "full" in modes:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    for layer, mode in zip(layers, modes):
-        layer.gradient_checkpointing = mode == "full"
-    return model
-
-
-def batches(args, vocabulary, replica):
-    """Yield micro-batches of token numbers: one stream for each replica of the model."""
-    draw = np.random.default_rng([args.seed, replica])
-    rows, length = PLAN["micro_batch_size"], PLAN["sequence_length"]
-    tokens = np.load(args.tokens, mmap_mode="r") if args.tokens else None
-    while True:
-        if tokens is None:
-            ids = draw.integers(vocabulary, size=(rows, length))
-        else:
-            starts = draw.integers(len(tokens) - length + 1, size=rows)
-            ids = np.stack([tokens[i : i + length] for i in starts])
-        yield torch.from_numpy(ids.astype(np.int64))
 
 
 def main() -> None:
     """Train for --steps steps and print each step's loss."""
-    parser = deepspeed.add_config_arguments(arguments())
+    parser = deepspeed.add_config_arguments(arguments(__doc__))
     parser.add_argument("--local_rank", type=int)
     args = parser.parse_args()
     config = json.loads(Path(args.deepspeed_config).read_text())
     deepspeed.init_distributed()
-    sharded = HfDeepSpeedConfig(config) if PLAN["zero_stage"] == 3 else None  # weights are made in shards
+    # Weights are made in shards, except where tensor ranks must first cut whole ones.
+    sharded = HfDeepSpeedConfig(config) if PLAN["zero_stage"] == 3 and PLAN["tp"] == 1 else None
     model = build(args)
     engine, *_ = deepspeed.initialize(model=model, config=config, model_parameters=model.parameters())
     rank, passes = torch.distributed.get_rank(), PLAN["num_microbatches"]
-    data = batches(args, model.config.vocab_size, rank)
+    # Tensor ranks, which lie side by side, must read the same tokens.
+    data = batches(args, model.config.vocab_size, rank // PLAN["tp"])
     for step in range(args.steps):
         total = 0.0
         for _ in range(passes):
