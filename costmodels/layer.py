@@ -19,7 +19,7 @@ from meshwright.costmodels.fusion import unfused
 from meshwright.costmodels.moe import Exchange, ExpertGemm
 from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator, Product
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.precision import Precision
+from meshwright.costmodels.precision import CAST_SHARES, Precision
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.recompute import MODES, mode_bytes, repeated
 from meshwright.costmodels.roofline import DeviceRates, total_time
@@ -247,8 +247,9 @@ def _cast_time(op: Operator, shape: Shape, rates: DeviceRates, backward: bool) -
     groups = op.groups(shape)
     elements = groups * op.rows(shape) * (n if backward else k)
     moved = elements * shape.cast_bytes
+    share = CAST_SHARES.get(rates.architecture, 1.0)
     launch = rates.kernel_launch_s * _casts(op, shape)
-    return launch + moved / (rates.memory_bytes_per_s * rates.memory_fraction)
+    return launch + moved / (rates.memory_bytes_per_s * rates.memory_fraction * share)
 
 
 def _weight_seconds(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: Profile) -> Num:

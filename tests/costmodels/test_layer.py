@@ -8,13 +8,13 @@ from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.layer import adapt, price_layer
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.operators import LayerKind, Pointwise
-from meshwright.costmodels.precision import find_precision
+from meshwright.costmodels.precision import CAST_SHARES, find_precision
 from meshwright.costmodels.profile import sourced_profile
 from meshwright.costmodels.recompute import MODES, input_bytes, repeated
 from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.costmodels.work import Shape
-from meshwright.hardware.catalogue import load_cluster
+from meshwright.hardware.catalogue import load_accelerator, load_cluster
 from meshwright.hardware.span import group_span
 from meshwright.planner.blocks import decoder_graph
 from tests.costmodels.cases import SMALL
@@ -96,3 +96,17 @@ def test_a_gather_behind_a_product_is_exposed_only_as_far_as_it_slows_the_produc
     useless = priced(replace(GENERIC, overlap_cost=1.0))
     assert free.comm_backward_s[0] < useless.comm_backward_s[0]
     assert useless.comm_hidden_s[0] == 0
+
+
+@pytest.mark.parametrize("kernels", [1, 3])
+def test_a_cast_is_its_kernels_and_its_bytes_at_the_rate_that_casts_reach(kernels):
+    recipe = find_precision("mxfp8")
+    (product,) = (op for op in BLOCK.operators if op.name == "out")
+    kind = adapt(LayerKind("one", "block", (product,), SMALL.hidden), GENERIC, find_loss("full"), recipe)
+    rates = replace(device_rates(load_accelerator("b200-sxm"), recipe), kernel_launch_s=1e-5)
+    bare = replace(SHAPE, tp=1, quantised_bytes=recipe.product_bytes, cast_kernels=0)
+    cast = replace(bare, cast_kernels=kernels, cast_bytes=recipe.cast_bytes())
+    plain, whole = (price_layer(kind, shape, rates, {}, GENERIC).forward_s for shape in (bare, cast))
+    moved = cast.tokens * SMALL.heads * SMALL.head_dim * recipe.cast_bytes()
+    streaming = rates.memory_bytes_per_s * rates.memory_fraction
+    assert whole - plain == pytest.approx(kernels * 1e-5 + moved / streaming / CAST_SHARES["blackwell"])
