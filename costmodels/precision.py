@@ -47,8 +47,8 @@ EITHER_ORDER: Final = "blackwell"
 CAST_SHARES: Final = {"blackwell": 0.78, "blackwell-ultra": 0.78}
 """Share of the streaming rate that casts reach, by architecture; elsewhere all of it. Transformer Engine's
 profile of a layer's products with and without casts (docs/examples/gemm_profiling): 482 us for 656 million
-elements in mxfp8 (4.06 bytes each) and 678 us in nvfp4 (5.1 bytes) on B300, 5.5 and 4.9 of 6.7 TB/s; 926 us in
-fp8 with current scales (6 bytes) on H200 NVL, all of 4.2 TB/s."""
+elements in mxfp8 (4.06 bytes each) and 678 us in nvfp4 (5.1 bytes) on B300, 5.5 and 4.9 of 6.7 TB/s; 926 us
+in fp8 with current scales (6 bytes) on H200 NVL, all of 4.2 TB/s."""
 
 
 @dataclass(frozen=True, slots=True)
