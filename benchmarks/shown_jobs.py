@@ -132,7 +132,13 @@ SHOWN = {
                 "the same as DualPipe-V, which needs one copy of the parameters",
             ),
         ),
-        {"precision": "fp8-block", "optimizer": "adamw-bf16", "profile": "megatron-core-deepep"},
+        {
+            "precision": "fp8-block",
+            "optimizer": "adamw-bf16",
+            "profile": "megatron-core-deepep",
+            # section 3.2.3: norms and latent attention's up-projections; 3.3.3: the experts' SwiGLU
+            "recompute_modules": "layernorm,mla_up_proj,moe_act",
+        },
     ),
     "mixtral-8x22b": Shown(
         "mixtral-8x22b",

@@ -23,6 +23,7 @@ _OF_PLAN: Final = (
     "image_tokens",
     "tuning",
     "expert_load",
+    "recompute_modules",
     "headroom",
     "global_batch_size",
     "precision",

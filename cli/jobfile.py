@@ -114,6 +114,7 @@ class JobSchema(_Schema):
     optimizer: Name | None = None
     tuning: Name | dict[str, Any] | None = None
     expert_load: Annotated[float, BeforeValidator(_number), Field(ge=1, le=10**6)] | None = None
+    recompute_modules: Name | list[Name] | None = None
     mtp: Annotated[bool, Field(strict=True)] | None = None
     target: Name | None = None
     profile: Name | None = None

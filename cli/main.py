@@ -76,6 +76,7 @@ def solve(
     tuning: o.Tuning = None,
     lora: o.Lora = None,
     expert_load: o.ExpertLoad = None,
+    recompute_modules: o.RecomputeModules = None,
     mtp: o.Mtp = None,
     pins: o.Pins = None,
     allow_idle: o.AllowIdle = None,
@@ -91,8 +92,8 @@ def solve(
 
     Everything can stand in one YAML job file, whose keys are model, cluster, global_batch_size (or
     global_batch_tokens), sequence_length, target_length, image_tokens, precision, optimizer, tuning,
-    expert_load, mtp, target, profile, loss, headroom, tokens, pins, allow_idle and time_limit_s. Paths in it
-    are relative to its folder.
+    expert_load, recompute_modules, mtp, target, profile, loss, headroom, tokens, pins, allow_idle and
+    time_limit_s. Paths in it are relative to its folder.
 
     \b
     Exit codes: 0 found, 2 bad input, 3 infeasible, 4 limit without a plan.
@@ -124,6 +125,7 @@ def estimate(
     tuning: o.Tuning = None,
     lora: o.Lora = None,
     expert_load: o.ExpertLoad = None,
+    recompute_modules: o.RecomputeModules = None,
     mtp: o.Mtp = None,
     plan: o.PlanFile = None,
     tp: o.TensorDegree = None,

@@ -93,6 +93,15 @@ Tuning = Annotated[
 Lora = Annotated[
     int | None, typer.Option("--lora", metavar="RANK", help="Short for --tuning lora:r=RANK.", min=1)
 ]
+RecomputeModules = Annotated[
+    str | None,
+    typer.Option(
+        "--recompute-modules",
+        metavar="LIST",
+        help="What selective recompute runs again: core_attn, layernorm, mla_up_proj, mlp, moe, moe_act, "
+        "shared_experts, norms, activations.",
+    ),
+]
 ExpertLoad = Annotated[
     float | None,
     typer.Option(

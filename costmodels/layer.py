@@ -324,7 +324,7 @@ def price_layer(
     backward_s = runs * (_total(kind.operators, back.seconds) + _total(head, ahead.seconds) + adding)
     late = exposed_time(back.behind_gemm, 0.5 * np.asarray(backward_s)[..., None], profile.overlap_cost)
     flops = {name: runs * value for name, value in back.flops.items()}
-    held = mode_bytes(kind, shape)
+    held = mode_bytes(kind, shape, profile)
     cost: dict[str, Num] = {
         "forward_s": _total(kind.operators, ahead.seconds),
         "backward_s": backward_s,

@@ -460,6 +460,9 @@ class LayerKind:
     low_precision
         Whether its products run in the recipe's 8- or 4-bit type (a recipe may keep the first and last blocks
         in 16 bits).
+    again
+        Names of the operators that selective recompute runs again; None: the light ones, and an attention
+        core whose scores go through memory.
 
     Raises
     ------
@@ -475,6 +478,7 @@ class LayerKind:
     carries: Num = 0
     backward: bool = True
     low_precision: bool = True
+    again: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         names = [op.name for op in self.operators]

@@ -8,7 +8,8 @@
 - ``full`` keeps the layer's input alone and runs the layer forward again (arXiv 1604.06174); stacks whose
   checkpoint stops early (PyTorch) skip the last product and its collective.
 
-Left out: selective recompute of single products.
+A kind may say itself which operators ``selective`` runs again (``LayerKind.again``, from a list of
+:mod:`~meshwright.costmodels.modules`).
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ import numpy as np
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.delta import DeltaRule
-from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router
+from meshwright.costmodels.modules import EXPERT
+from meshwright.costmodels.moe import ExpertGemm
 from meshwright.costmodels.operators import LayerKind, Operator, Product
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.scan import ChunkedScan
@@ -28,18 +30,18 @@ from meshwright.costmodels.work import Shape
 
 MODES = ("none", "selective", "moe", "offload", "full")
 
-_EXPERT = (Router, Exchange, ExpertGemm, ExpertActivation)
-
 
 def has_experts(kind: LayerKind) -> bool:
     """Return whether a kind holds routed experts: the only ones with a ``moe`` mode of their own."""
     return any(isinstance(op, ExpertGemm) for op in kind.operators)
 
 
-def _chosen(op: Operator, mode: str) -> bool:
+def _chosen(kind: LayerKind, op: Operator, mode: str) -> bool:
     """Return whether ``selective`` (``moe``) recompute runs an operator again."""
-    if mode == "moe" and isinstance(op, _EXPERT):
+    if mode == "moe" and isinstance(op, EXPERT):
         return True
+    if kind.again is not None:
+        return op.name in kind.again
     return op.light or (isinstance(op, Attention) and not op.flash)
 
 
@@ -48,7 +50,7 @@ def repeated(kind: LayerKind, mode: str, profile: Profile) -> tuple[Operator, ..
     if mode in ("none", "offload") or kind.role != "block" or not kind.backward:
         return ()
     if mode != "full":
-        return tuple(op for op in kind.operators if _chosen(op, mode))
+        return tuple(op for op in kind.operators if _chosen(kind, op, mode))
     products = [i for i, op in enumerate(kind.operators) if isinstance(op, Product)]
     stop = len(kind.operators) if profile.recompute_exit or not products else products[-1]
     return kind.operators[:stop]
@@ -78,7 +80,7 @@ def saved_bytes(kind: LayerKind, mode: str, shape: Shape, each: Mapping[str, Num
     saved = saved_by_operator(kind, shape) if each is None else each
     partly = mode in ("selective", "moe") and kind.role == "block"
     for op in kind.operators:
-        if partly and _chosen(op, mode):
+        if partly and _chosen(kind, op, mode):
             core = isinstance(op, Attention) and not op.light
             kept = kept + (saved[op.name] - op.core_bytes(shape) if core else 0)  # type: ignore[attr-defined]
         else:
@@ -105,13 +107,13 @@ class ModeBytes(NamedTuple):
     offloaded: tuple[Num, ...]
 
 
-def mode_bytes(kind: LayerKind, shape: Shape) -> ModeBytes:
+def mode_bytes(kind: LayerKind, shape: Shape, profile: Profile) -> ModeBytes:
     """Return what a layer saves, holds and offloads under each mode."""
     each = saved_by_operator(kind, shape)
     saved = {mode: saved_bytes(kind, mode, shape, each) for mode in MODES}
     transient: Num = 0.0
     for op in kind.operators:
-        transient = np.maximum(transient, _transient(kind, op, shape))
+        transient = np.maximum(transient, _transient(kind, op, shape, profile))
     everything, moves = saved["none"], kind.role == "block"
     return ModeBytes(
         tuple(saved.values()),
@@ -120,13 +122,18 @@ def mode_bytes(kind: LayerKind, shape: Shape) -> ModeBytes:
     )
 
 
-def _transient(kind: LayerKind, op: Operator, shape: Shape) -> Num:
-    """Return what one operator holds beside what is saved."""
+def _transient(kind: LayerKind, op: Operator, shape: Shape, profile: Profile) -> Num:
+    """Return what one operator holds beside what is saved.
+
+    A product holds the gradients of its output and input; that of its weight only where another kernel adds
+    it to the accumulated one.
+    """
     if isinstance(op, CrossEntropy | Attention | ChunkedScan | DeltaRule):
         return op.transient_bytes(shape)
     if not isinstance(op, Product) or kind.role != "block":
         return 0.0
     n, k = op.local_dims(shape)
     groups = op.groups(shape)
-    expanded = groups * n * k * shape.element_bytes * (op.stored_bytes is not None)
-    return groups * op.rows(shape) * (n + k) * shape.element_bytes + expanded
+    apart = op.trained * (np.asarray(profile.accumulation_bytes) > 0)
+    weights = groups * n * k * shape.element_bytes * (apart + (op.stored_bytes is not None))
+    return groups * op.rows(shape) * (n + k) * shape.element_bytes + weights

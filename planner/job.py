@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import Any
 
-from meshwright.hardware.errors import MeshwrightError
+from meshwright.costmodels.modules import MODULES
+from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 from meshwright.planner.choice import DECISIONS, Choice
 from meshwright.planner.pins import read_pins
 from meshwright.planner.plan import HEADROOM
@@ -52,6 +53,9 @@ class Job:
         What is trained; text (``lora:r=16``) and mappings are read (:mod:`meshwright.planner.tuning`).
     expert_load
         Rows of the busiest expert rank over the mean, at least 1, or the capacity factor.
+    recompute_modules
+        What selective recompute runs again, by names of :mod:`meshwright.costmodels.modules`; a list,
+        or text with commas. Empty: norms, activation functions, and scores that go through memory.
     mtp
         Whether the multi-token-prediction layers that the model's file names are trained as well.
 
@@ -77,6 +81,7 @@ class Job:
     image_tokens: int | None = None
     tuning: Tuning = field(default_factory=Tuning)
     expert_load: float = 1.0
+    recompute_modules: tuple[str, ...] = ()
     mtp: bool = False
 
     def __post_init__(self) -> None:
@@ -85,6 +90,7 @@ class Job:
             if value is not None or name not in _OPTIONAL_COUNTS:
                 object.__setattr__(self, name, _check_count(name, value))
         object.__setattr__(self, "tuning", read_tuning(self.tuning))
+        object.__setattr__(self, "recompute_modules", read_modules(self.recompute_modules))
         self._check_words()
         self._check_shares()
         if not isinstance(self.choices, Mapping) or not all(
@@ -143,6 +149,23 @@ class Job:
         _check_count("sequence_length", values["sequence_length"])
         values["global_batch_size"] = batch_sequences(data)
         return cls(**values, choices=read_pins(data.get("pins") or {}))
+
+
+def read_modules(given: Any) -> tuple[str, ...]:
+    """Return modules in their usual order, from names or from text with commas.
+
+    Raises
+    ------
+    MeshwrightError
+        If one is not known.
+    """
+    names = [n.strip() for n in given.split(",") if n.strip()] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple):
+        raise MeshwrightError(f"recompute_modules: {given!r} is no list of names")
+    unknown = [name for name in names if not isinstance(name, str) or name not in MODULES]
+    if unknown:
+        raise UnknownNameError("recompute module", str(unknown[0]), list(MODULES))
+    return tuple(name for name in MODULES if name in names)
 
 
 def batch_sequences(data: Mapping[str, Any]) -> int:

@@ -19,7 +19,7 @@ KV_EXCHANGES = ("ring", "all_gather")
 HEADROOM = 0.04
 """The headroom where nobody asks for another, and of plans that do not record it."""
 
-_LATER = {"headroom": HEADROOM, "parameters": None, "hidden_size": None}
+_LATER = {"recompute_modules": (), "headroom": HEADROOM, "parameters": None, "hidden_size": None}
 """Fields that plans of this version did not always have, and what their absence means."""
 
 _BOUNDS = {"zero_stage": (0, 3), "parameters": (1, 10**15)}
@@ -86,6 +86,9 @@ class Plan:
         ``pp * vpp`` chunks in model order.
     recompute
         One of :data:`RECOMPUTE_MODES` for each layer.
+    recompute_modules
+        What ``selective`` runs again, by names of :data:`meshwright.costmodels.modules.MODULES`; empty: the
+        mode's own choice.
     """
 
     model: str
@@ -124,6 +127,7 @@ class Plan:
     offload: str = "none"
     chunks: tuple[Chunk, ...]
     recompute: tuple[str, ...]
+    recompute_modules: tuple[str, ...] = ()
 
     @property
     def num_devices(self) -> int:
@@ -173,7 +177,7 @@ class Plan:
         _check_types(data)
         values = {k: data[k] for k in wanted} | {k: float(data[k]) for k in ("expert_load", "headroom")}
         chunks = tuple(Chunk(**c) for c in data["chunks"])
-        lists = {"placement": tuple(data["placement"]), "recompute": tuple(data["recompute"])}
+        lists = {name: tuple(data[name]) for name in ("placement", "recompute", "recompute_modules")}
         return cls(**{**values, **lists, "chunks": chunks})
 
     @classmethod
@@ -245,7 +249,7 @@ def _check_words(data: Mapping[str, Any]) -> None:
 
 def _check_layers(data: Mapping[str, Any]) -> None:
     """Refuse chunks and recompute modes that are none."""
-    for name in ("chunks", "recompute"):
+    for name in ("chunks", "recompute", "recompute_modules"):
         if data[name] is None:
             raise MeshwrightError(f"plan: {name} is None; a list is expected")
     for c in data["chunks"]:

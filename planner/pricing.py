@@ -18,6 +18,7 @@ from meshwright.costmodels.work import Shape
 from meshwright.hardware.units import s_to_hours
 from meshwright.planner.lengths import main_length, sample_shape, sample_tokens, stream_lengths
 from meshwright.planner.meshes import mesh_of
+from meshwright.planner.modes import told
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate
@@ -33,7 +34,10 @@ def setting(problem: Problem) -> Setting:
     """Return what all plans of a problem share."""
     kernel, model, job = find_loss(loss_name(problem)), problem.model, problem.job
     return Setting(
-        kinds=tuple(adapt(kind, problem.profile, kernel, problem.precision) for kind in model.kinds),
+        kinds=tuple(
+            told(adapt(kind, problem.profile, kernel, problem.precision), job.recompute_modules)
+            for kind in model.kinds
+        ),
         sequence_length=main_length(model, job),
         cluster=problem.cluster,
         rates=device_rates(problem.cluster.accelerator, problem.precision),

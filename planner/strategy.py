@@ -169,6 +169,7 @@ def workload(problem: Problem) -> dict[str, Any]:
         "target_length": job.target_length,
         "image_tokens": job.image_tokens,
         "expert_load": float(job.expert_load),
+        "recompute_modules": job.recompute_modules,
     }
 
 

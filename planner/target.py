@@ -68,6 +68,8 @@ class Target:
         Whether it trains multi-token-prediction layers.
     decoders_only
         Whether its models are plain decoders: one stream of text, attention in every layer.
+    recompute_modules
+        Modules that its selective recomputation can name where a job lists some; None: all.
     selective_operators
         Light operators that its selective recomputation can name; None: all. A model with others has only
         the remaining modes there (:func:`meshwright.planner.target_job.fitted`).
@@ -127,6 +129,7 @@ class Target:
     tunings: frozenset[str] | None = None
     multi_token: bool = True
     decoders_only: bool = False
+    recompute_modules: frozenset[str] | None = None
     selective_operators: frozenset[str] | None = None
     whole_recompute_precisions: frozenset[str] = frozenset()
     sharded_precisions: frozenset[str] = frozenset()
@@ -226,6 +229,9 @@ TARGETS = {
             losses=frozenset({"full"}),
             tunings=frozenset({"full"}),
             decoders_only=True,
+            recompute_modules=frozenset(
+                {"core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"}
+            ),
             selective_operators=frozenset({"pre_attention_norm", "pre_mlp_norm", "expert_activation"}),
             # TransformerConfig: delayed scaling supports no recomputation of norms and expert activations
             whole_recompute_precisions=frozenset({"fp8"}),

@@ -12,13 +12,14 @@ def fitted(target: Target, model: ModelGraph, job: Job) -> Target:
     """Return the target with the recompute modes that it has for this model and recipe.
 
     Selective recomputation drops what every light operator keeps. A framework that names modules instead can
-    say so only where its modules are all of them (``selective_operators``).
+    say so only where its modules are all of them (``selective_operators``), or where the job lists modules.
     """
     if target.selective_operators is None:
         return target
     blocks = [kind for kind in model.kinds if kind.role == "block"]
     light = {op.name for kind in blocks for op in kind.operators if op.light}
-    able = light <= target.selective_operators and job.precision not in target.whole_recompute_precisions
+    said = bool(job.recompute_modules) or light <= target.selective_operators
+    able = said and job.precision not in target.whole_recompute_precisions
     return target if able else replace(target, recompute=target.recompute - {"selective", "moe"})
 
 

@@ -117,10 +117,12 @@ def recompute_flags(problem: Problem, plan: Plan) -> Flags:
         return {"--recompute-granularity": "full", **whole}
     if not modes:
         return {}
-    experts = "moe" if "moe" in modes else "moe_act"
     routed = any(has_experts(kind) for kind in problem.model.kinds)
-    modules = f"layernorm {experts}" if routed else "layernorm"
-    return {"--recompute-granularity": "selective", "--recompute-modules": modules}
+    own = ("layernorm", "moe_act") if routed else ("layernorm",)
+    modules = plan.recompute_modules or own
+    if "moe" in modes:
+        modules = (*(name for name in modules if name not in ("moe", "moe_act")), "moe")
+    return {"--recompute-granularity": "selective", "--recompute-modules": " ".join(modules)}
 
 
 def precision_flags(plan: Plan) -> Flags:

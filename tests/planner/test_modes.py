@@ -10,6 +10,7 @@ from meshwright.planner.bounds import demand
 from meshwright.planner.estimate import check_plan, estimate_problem
 from meshwright.planner.infeasible import _lighter_jobs
 from meshwright.planner.modes import check_modes
+from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.solve import solve_problem
 from meshwright.planner.strategy import make_plan
@@ -72,3 +73,42 @@ def test_places_of_unknown_size_are_noted_where_something_lies_there() -> None:
     assert note in notes(unknown, "offload")
     assert note not in notes(unknown, "full")
     assert note not in notes(asked, "offload")
+
+
+def with_modules(model: str, modules: Any, **job: Any) -> Problem:
+    return Problem.load(model, "dgx-h100:1", JOB | {"recompute_modules": modules} | job)
+
+
+def test_modules_that_a_plan_runs_again_are_priced_recorded_and_read_back() -> None:
+    asked = with_modules("deepseek-v2-lite", "moe_act, mla_up_proj")
+    plan = make_plan(asked, ep=8, recompute="selective")
+    assert plan.recompute_modules == ("mla_up_proj", "moe_act")
+    assert Plan.from_json(plan.to_json()) == plan
+    less, more = (
+        estimate_problem(p, make_plan(p, ep=8, recompute="selective"))
+        for p in (with_modules("deepseek-v2-lite", "moe_act,mla_up_proj,mlp"), asked)
+    )
+    assert less.memory[0]["activations"] < more.memory[0]["activations"]
+    with pytest.raises(MeshwrightError, match="recompute_modules"):
+        check_plan(with_modules("deepseek-v2-lite", []), plan)
+
+
+@pytest.mark.parametrize(
+    ("model", "modules", "job", "said"),
+    [
+        ("llama-3.1-8b", ["mla_up_proj"], {}, "no module of llama-3.1-8b"),
+        ("llama-3.1-8b", ["norms"], {"target": "megatron"}, "that Megatron-LM can name"),
+        ("llama-3.1-8b", ["layernorm"], {"target": "deepspeed"}, "runs no single modules again"),
+    ],
+)
+def test_modules_that_model_or_target_lack_are_refused(
+    model: str, modules: list[str], job: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(MeshwrightError, match=said):
+        demand(with_modules(model, modules, **job))
+
+
+@pytest.mark.parametrize("modules", [["layernrom"], 3, {"mlp": 1}])
+def test_lists_of_modules_are_checked(modules: Any) -> None:
+    with pytest.raises(MeshwrightError, match="recompute"):
+        with_modules("llama-3.1-8b", modules)

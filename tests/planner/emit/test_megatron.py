@@ -107,6 +107,13 @@ def test_selective_recompute_names_the_modules_of_a_layer_of_experts(mode: str, 
     assert "--recompute-method" not in found
 
 
+@pytest.mark.parametrize(("mode", "last"), [("selective", "moe_act"), ("moe", "moe")])
+def test_modules_that_a_job_lists_are_those_that_are_named(mode: str, last: str) -> None:
+    listed = {"recompute_modules": "moe_act,mla_up_proj,shared_experts"}
+    found = flags(*routed("deepseek-v2-lite", listed, ep=8, recompute=mode))
+    assert set(found["--recompute-modules"]) == {"mla_up_proj", "shared_experts", last}
+
+
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v2-lite"])
 def test_selective_recompute_is_refused_where_no_module_names_all_that_it_drops(model: str) -> None:
     problem, plan = routed(model)
