@@ -13,6 +13,7 @@ from meshwright.cli import options as o
 from meshwright.cli.calibrate import calibrate
 from meshwright.cli.errors import ExitCode, guarded
 from meshwright.cli.hardware import hardware
+from meshwright.cli.learn import learn
 from meshwright.cli.model import model
 
 app = typer.Typer(
@@ -176,6 +177,7 @@ def targets(as_json: o.AsJson = False) -> ExitCode:
 app.command()(model)
 app.command()(hardware)
 app.command()(calibrate)
+app.command()(learn)
 
 
 def main() -> None:

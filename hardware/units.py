@@ -87,3 +87,8 @@ def s_to_hours(seconds: float) -> float:
 def s_to_us(seconds: float) -> float:
     """Return microseconds for seconds."""
     return seconds / MICROSECOND
+
+
+def ms_to_s(ms: float) -> float:
+    """Return seconds for milliseconds."""
+    return ms / 1e3

@@ -45,10 +45,10 @@ def estimate(
         If the plan breaks a rule, each broken rule named, or belongs to another model or job.
     """
     problem = Problem.load(model, cluster, job)
-    return estimate_problem(problem, plan if isinstance(plan, Plan) else _written(problem, plan))
+    return estimate_problem(problem, plan if isinstance(plan, Plan) else written_plan(problem, plan))
 
 
-def _written(problem: Problem, strategy: Mapping[str, Any]) -> Plan:
+def written_plan(problem: Problem, strategy: Mapping[str, Any]) -> Plan:
     """Return the plan of a strategy's fields, refusing what is none."""
     known = [name for name in signature(make_plan).parameters if name != "problem"]
     if not isinstance(strategy, Mapping):

@@ -67,3 +67,8 @@ PROFILE: Final[Mapping[str, Bounds]] = {
     "dispatch_sync_s": Bounds(5e-6, 500e-6, 0.7, "a copy to the host and an empty queue"),
     "optimizer_fraction": Bounds(0.3, 0.97, 0.12, "share of the memory bandwidth"),
 }
+
+MEMORY: Final[Mapping[str, Bounds]] = {
+    "communicator_bytes": Bounds(1e7, 1e10, 0.5, "from one small communicator to a dozen with large buffers"),
+    "fragmentation": Bounds(0.0, 0.5, 0.05, "lengths that change leave up to a third unused", shares=True),
+}

@@ -9,7 +9,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from meshwright.costmodels.profile import MAX_VALUE
 from meshwright.hardware.build import accelerator_from_data, cluster_from_data
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.schema import ClusterData
@@ -25,9 +24,8 @@ from meshwright.planner.calibrate.fits import Constants
 from meshwright.planner.calibrate.group_fits import TIERS
 from meshwright.planner.calibrate.host_fits import STACK
 from meshwright.planner.calibrate.machine import Machine
+from meshwright.planner.calibrate.profile_file import digits, profile_text
 
-DIGITS: Final = 5
-"""Significant digits that are written: more than any timing has."""
 MEASURED: Final = "measured"
 """Refinement of an architecture: constants fitted to runs on it do not count twice."""
 
@@ -54,7 +52,7 @@ def cluster_data(machine: Machine, found: Constants, day: date) -> dict[str, Any
         "accelerator": _accelerator(machine, found, day),
         "count": machine.across,
         "devices_per_host": machine.inside,
-        "host_memory_gib": _digits(bytes_to_gib(machine.host_memory_bytes)),
+        "host_memory_gib": digits(bytes_to_gib(machine.host_memory_bytes)),
         "tiers": [unit],
         "scale_out": rest,
         "notes": [f"written by meshwright calibrate with {machine.software}"],
@@ -71,9 +69,9 @@ def _accelerator(machine: Machine, found: Constants, day: date) -> dict[str, Any
         "device": "rank" if machine.kind == "cpu" else "device",
         "year": day.year,
         "architecture": f"{machine.architecture}-{MEASURED}" if machine.architecture else "",
-        "memory_gib": _digits(bytes_to_gib(machine.memory_bytes)),
-        "bandwidth_gb_per_s": _digits(bytes_per_s_to_gb_per_s(found.memory_peak)),
-        "peak_dense_tflops": {d: _digits(flops_per_s_to_tflops(rate)) for d, rate in found.peaks.items()},
+        "memory_gib": digits(bytes_to_gib(machine.memory_bytes)),
+        "bandwidth_gb_per_s": digits(bytes_per_s_to_gb_per_s(found.memory_peak)),
+        "peak_dense_tflops": {d: digits(flops_per_s_to_tflops(rate)) for d, rate in found.peaks.items()},
         "num_cores": machine.num_cores,
         "support": {
             "training": True,
@@ -84,11 +82,11 @@ def _accelerator(machine: Machine, found: Constants, day: date) -> dict[str, Any
         },
         "achieved": {
             "gemm_fraction": 1.0,
-            "memory_fraction": _digits(min(found.memory / found.memory_peak, 1.0)),
-            "kernel_launch_us": _digits(s_to_us(found.launch_s)),
-            "context_gib": _digits(bytes_to_gib(machine.context_bytes)),
-            "gemm_fill_k": _digits(found.fill_k),
-            "attention_shares": {KERNEL: {k: _digits(v) for k, v in found.attention.items()}},
+            "memory_fraction": digits(min(found.memory / found.memory_peak, 1.0)),
+            "kernel_launch_us": digits(s_to_us(found.launch_s)),
+            "context_gib": digits(bytes_to_gib(machine.context_bytes)),
+            "gemm_fill_k": digits(found.fill_k),
+            "attention_shares": {KERNEL: {k: digits(v) for k, v in found.attention.items()}},
         },
         "notes": ["peak rates are those that products reached here, not a data sheet's"],
         "sources": [_source(["peak_dense_tflops", "bandwidth_gb_per_s", "memory", "achieved"], machine, day)],
@@ -111,8 +109,8 @@ def _tiers(machine: Machine, found: Constants) -> list[dict[str, Any]]:
             "name": name,
             "kind": kinds[name],
             "fan_out": sizes[name],
-            "bandwidth_gb_per_s": _digits(bytes_per_s_to_gb_per_s(found.tiers.get(name, anything)[0])),
-            "latency_us": _digits(s_to_us(found.tiers.get(name, anything)[1])),
+            "bandwidth_gb_per_s": digits(bytes_per_s_to_gb_per_s(found.tiers.get(name, anything)[0])),
+            "latency_us": digits(s_to_us(found.tiers.get(name, anything)[1])),
         }
         for name in TIERS
         if name == "inside" or sizes[name] > 1
@@ -122,10 +120,6 @@ def _tiers(machine: Machine, found: Constants) -> list[dict[str, Any]]:
 def _source(fields: list[str], machine: Machine, day: date) -> dict[str, Any]:
     title = f"meshwright calibrate on {day.isoformat()}, {machine.inside * machine.across} ranks"
     return {"fields": fields, "title": title, "reference": machine.software, "kind": "user"}
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
 
 
 def cluster_of(data: Mapping[str, Any]) -> Cluster:
@@ -152,24 +146,6 @@ def measured_profile(machine: Machine, found: Constants) -> dict[str, float]:
     held = {"communicator_bytes": machine.communicator_bytes, "bucket_bytes": 0.0}
     own = neutral if machine.kind == "cpu" else {k: v for k, v in neutral.items() if k != "fragmentation"}
     return {**own, **held, **found.profile}
-
-
-def profile_text(
-    name: str, parent: str, title: str, values: Mapping[str, float], sources: list[str], comments: list[str]
-) -> str:
-    """Return a profile file's text: one table that inherits and overrides."""
-    lines = [f"# {comment}" for comment in comments]
-    lines += [f"[{name}]", f"inherits = {_quoted(parent)}", f"title = {_quoted(title)}"]
-    lines += [f"{key} = {_digits(min(value, MAX_VALUE))!r}" for key, value in sorted(values.items())]
-    lines += ["sources = [", *(f"  {_quoted(source)}," for source in sources), "]"]
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    """Return a TOML basic string: JSON's escapes are among TOML's."""
-    import json
-
-    return json.dumps(text, ensure_ascii=False)
 
 
 def machine_profile_text(machine: Machine, found: Constants, day: date) -> str:

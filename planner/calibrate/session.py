@@ -22,6 +22,7 @@ from meshwright.planner.calibrate.machine_file import (
     machine_profile_text,
     paths,
 )
+from meshwright.planner.calibrate.profile_file import whole
 
 if TYPE_CHECKING:
     from meshwright.planner.calibrate.bench import Bench
@@ -98,9 +99,7 @@ def write(files: Sequence[Path], machine: Machine, constants: Constants, samples
     cluster_of(data)
     texts = (cluster_text(data), machine_profile_text(machine, constants, today), to_lines(samples))
     for path, text in zip(files, texts, strict=True):
-        beside = path.with_name(path.name + ".part")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        whole(path, text)
 
 
 def _samples(path: Path) -> list[Sample]:

@@ -16,7 +16,7 @@ from meshwright.costmodels.schedule import names
 from meshwright.planner.emit.registry import EMITTERS
 from tests.cli.shell import JOB, run, shell
 
-COMMANDS = ("solve", "estimate", "hardware", "model", "targets", "calibrate")
+COMMANDS = ("solve", "estimate", "hardware", "model", "targets", "calibrate", "learn")
 EXPLICIT = (
     *("--tp", "2", "--pp", "2", "--dp", "2", "--vpp", "1", "--micro-batch", "2", "--zero", "1"),
     *("--sequence-parallel", "--schedule", "1f1b", "--placement", "tp,pp,dp"),
@@ -208,6 +208,11 @@ def test_a_plan_keeps_its_headroom_and_a_flag_gives_another(tmp_path: Path) -> N
     assert again["usable_bytes"] == tight["usable_bytes"] == tight["capacity_bytes"]
     other = json.loads(run("estimate", "--plan", str(plan), "--headroom", "0.5", "--json").stdout)
     assert other["usable_bytes"] == tight["capacity_bytes"] / 2
+    measured = json.loads(run("estimate", "--plan", str(plan), "--oom-risk", "0.3", "--json").stdout)
+    assert measured["headroom"]["oom_risk"] == 0.3
+    assert measured["usable_bytes"] == pytest.approx(
+        tight["capacity_bytes"] * (1 - measured["headroom"]["share"])
+    )
 
 
 def test_the_help_of_schedules_names_them_all() -> None:
@@ -246,6 +251,9 @@ solve {job} --profile fast
 solve {job} --headroom 1.5
 solve {job} --headroom nan
 solve {job} --headroom much
+solve {job} --oom-risk 0
+solve {job} --oom-risk 0.9
+estimate {job} --oom-risk often
 solve {job} --tokens none
 solve {job} --pin tp
 solve {job} --pin tq=4

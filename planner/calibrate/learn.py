@@ -1,0 +1,190 @@
+"""Constants of a software profile fitted to runs of one's own, within what physics allows.
+
+The same fit as for published runs (:mod:`meshwright.planner.calibrate.least_squares`): logarithms of
+predicted over measured, Huber's loss, and each constant held by a normal prior where its sources have it, so
+that few runs move only what they tell about. Step times move the constants of
+:data:`~meshwright.planner.calibrate.bounds.PROFILE`, peaks of memory those of
+:data:`~meshwright.planner.calibrate.bounds.MEMORY`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.profile import FILE_SUFFIX, Profile, find_profile, profile_parts
+from meshwright.costmodels.step import Price, price
+from meshwright.costmodels.strategy import Setting, Strategies
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.calibrate.bounds import MEMORY, PROFILE, Bounds
+from meshwright.planner.calibrate.least_squares import Linearised
+from meshwright.planner.calibrate.observations import Observation
+from meshwright.planner.meshes import mesh_of
+from meshwright.planner.pricing import counts, setting
+
+WEIGHT: Final = 6.0
+"""Of a run against the priors: its error of 2 % weighs as much as a constant one width off."""
+ITERATIONS: Final = 4
+TRUST: Final = 2.0
+"""Widths by which a constant moves in one iteration at most."""
+DIFFERENCE: Final = 0.25
+"""Of a constant's width: over which derivatives are taken."""
+MOVED: Final = 0.02
+"""Of its width: from which a constant counts as moved."""
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """A run that can be priced again with other constants."""
+
+    observation: Observation
+    setting: Setting
+    strategies: Strategies
+    layers: IntArray
+
+    @classmethod
+    def of(cls, observation: Observation) -> "_Priced":
+        """Return a run with what does not depend on constants."""
+        problem, plan = observation.problem, observation.plan
+        strategies = mesh_of(plan).strategies()
+        return cls(observation, setting(problem), strategies, counts(problem, plan))
+
+    def price(self, profile: Profile) -> Price:
+        """Return the price under a profile that differs from the run's in numbers alone."""
+        return price(replace(self.setting, profile=profile), self.strategies, self.layers, detail=False)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run before and after: seconds of a step, and bytes where they were measured."""
+
+    observation: Observation
+    before_s: float
+    after_s: float
+    before_bytes: float
+    after_bytes: float
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A refitted profile.
+
+    Attributes
+    ----------
+    base, profile
+        Before and after.
+    outcomes
+        Each run, in the order given.
+    """
+
+    base: Profile
+    profile: Profile
+    outcomes: tuple[Outcome, ...]
+
+    @cached_property
+    def moved(self) -> dict[str, tuple[float, float]]:
+        """Constants that moved: before and after."""
+        limits = {**PROFILE, **MEMORY}
+        both = {name: (getattr(self.base, name), getattr(self.profile, name)) for name in limits}
+        return {
+            name: (old, new)
+            for name, (old, new) in both.items()
+            if old != new and abs(limits[name].shift(old, new)) > MOVED * limits[name].width
+        }
+
+
+def learned(observations: Sequence[Observation]) -> Learned:
+    """Return the profile of runs refitted to them.
+
+    Raises
+    ------
+    MeshwrightError
+        If there is no run, or runs are of several profiles.
+    """
+    names = sorted({o.problem.profile.name for o in observations})
+    if len(names) != 1:
+        told = f"runs of {len(names)} profiles ({', '.join(names)})" if names else "no run"
+        raise MeshwrightError(f"learn: {told}; give runs of one, or say which with --profile")
+    runs = [_Priced.of(o) for o in observations]
+    base = observations[0].problem.profile
+    after = _refitted(runs, base, PROFILE, _time_residual)
+    if remembered := [run for run in runs if run.observation.peak_bytes is not None]:
+        after = _refitted(remembered, after, MEMORY, _peak_residual)
+    return Learned(base, after, tuple(_outcome(run, base, after) for run in runs))
+
+
+def _outcome(run: _Priced, base: Profile, after: Profile) -> Outcome:
+    prices = run.price(base), run.price(after)
+    times = (float(p.step_time_s[0]) for p in prices)
+    peaks = (float(p.peak_bytes[0].max()) for p in prices)
+    return Outcome(run.observation, *times, *peaks)
+
+
+Residual = Callable[[_Priced, Profile], float]
+
+
+def _time_residual(run: _Priced, profile: Profile) -> float:
+    return float(np.log(run.price(profile).step_time_s[0] / run.observation.step_time_s))
+
+
+def _peak_residual(run: _Priced, profile: Profile) -> float:
+    assert run.observation.peak_bytes is not None  # only such runs are fitted to
+    return float(np.log(run.price(profile).peak_bytes[0].max() / run.observation.peak_bytes))
+
+
+def _refitted(
+    runs: Sequence[_Priced], base: Profile, limits: Mapping[str, Bounds], residual: Residual
+) -> Profile:
+    """Return a profile with the constants of ``limits`` fitted by Gauss-Newton."""
+    free = {name: b for name, b in limits.items() if getattr(base, name) > 0 or b.shares}
+    width = np.array([b.width for b in free.values()])
+    rooms = np.array([_room(b, getattr(base, name)) for name, b in free.items()])
+    low, high = rooms.T
+
+    def residuals(shift: FloatArray) -> FloatArray:
+        profile = _shifted(base, free, shift)
+        return np.array([residual(run, profile) for run in runs])
+
+    shift = np.zeros(len(free))
+    for _ in range(ITERATIONS):
+        here = residuals(shift)
+        steps = np.where(shift + DIFFERENCE * width > high, -DIFFERENCE, DIFFERENCE) * width
+        moved = (residuals(shift + one) for one in np.diag(steps))
+        problem = Linearised(
+            residual=here,
+            slopes=np.stack([(there - here) / step for there, step in zip(moved, steps, strict=True)], -1),
+            weight=np.full(len(runs), WEIGHT),
+            shift=shift,
+            width=width,
+            low=np.maximum(low - shift, -TRUST * width),
+            high=np.minimum(high - shift, TRUST * width),
+        )
+        shift = shift + problem.solved()
+    return _shifted(base, free, shift)
+
+
+def _room(bounds: Bounds, value: float) -> tuple[float, float]:
+    """Return how far a constant may move; one that starts beyond a bound (measured so) goes no further."""
+    return min(bounds.shift(value, bounds.low), 0.0), max(bounds.shift(value, bounds.high), 0.0)
+
+
+def _shifted(base: Profile, free: Mapping[str, Bounds], shift: FloatArray) -> Profile:
+    pairs = zip(free.items(), shift.tolist(), strict=True)
+    values: dict[str, Any] = {name: b.moved(getattr(base, name), by) for (name, b), by in pairs}
+    return replace(base, **values)
+
+
+def overrides(found: Learned) -> tuple[str, dict[str, Any]]:
+    """Return the built-in profile that a learned one inherits from, and every field that differs from it."""
+    name = profile_parts(found.base.name)[0]
+    parent = "generic" if name.endswith(FILE_SUFFIX) else name
+    own = find_profile(parent)
+    left = {"name", "title", "sources"}
+    return parent, {
+        f.name: getattr(found.profile, f.name)
+        for f in fields(Profile)
+        if f.name not in left and getattr(found.profile, f.name) != getattr(own, f.name)
+    }

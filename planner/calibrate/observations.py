@@ -1,0 +1,174 @@
+"""Runs of one's own: which plan ran where, and what was measured of it.
+
+A JSONL file has an object a line:
+
+==================  ==================================================================================
+step_time_s         seconds of a step; several lines of one plan count with their median
+peak_memory_bytes   of the fullest device; may be left out
+plan                the path of a ``plan.json``, beside the log, or the plan itself
+strategy, job       in place of ``plan``: a strategy's fields, and the job's, as in a job file
+model, cluster      names or paths; what the plan or ``--model`` and ``--cluster`` say by default
+==================  ==================================================================================
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.files import read_text
+from meshwright.hardware.units import MIB
+from meshwright.planner.calibrate.logs import FORMATS, read_log
+from meshwright.planner.estimate import written_plan
+from meshwright.planner.plan import Plan
+from meshwright.planner.problem import Problem
+
+MAX_LOG_BYTES: Final = 64 * MIB
+MAX_PLAN_BYTES: Final = 16 * MIB
+FIELDS: Final = ("step_time_s", "peak_memory_bytes", "plan", "strategy", "job", "model", "cluster")
+JSONL: Final = "jsonl"
+OF_PLAN: Final = (
+    "global_batch_size",
+    "sequence_length",
+    "target_length",
+    "image_tokens",
+    "tuning",
+    "expert_load",
+    "precision",
+    "optimizer",
+    "target",
+    "profile",
+    "loss",
+)
+"""Fields of a plan that make its job."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A plan that ran: seconds of a step, and bytes of the fullest device where they are known."""
+
+    problem: Problem
+    plan: Plan
+    step_time_s: float
+    peak_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line says for all runs whose log does not: names or paths, None where it is silent."""
+
+    plan: Plan | None = None
+    model: str | None = None
+    cluster: str | None = None
+    profile: str | None = None
+
+
+def read_plan(path: Path) -> Plan:
+    """Return the plan in a file; raises MeshwrightError, naming the file."""
+    try:
+        return Plan.from_json(read_text(path, MAX_PLAN_BYTES))
+    except MeshwrightError as error:
+        raise MeshwrightError(f"{path}: {error}") from None
+
+
+def read_observations(path: Path, given: Given, form: str | None) -> list[Observation]:
+    """Return the runs that a log tells of.
+
+    Raises
+    ------
+    MeshwrightError
+        If the log, a plan, a model or a cluster cannot be read, or a field is wrong.
+    """
+    if form not in (None, JSONL, *FORMATS):
+        raise MeshwrightError(f"format: {form!r} is not known; allowed: {JSONL}, {', '.join(FORMATS)}")
+    text = read_text(path, MAX_LOG_BYTES)
+    if form == JSONL or (form is None and path.suffix in (".jsonl", ".json")):
+        return _of_lines(text, path, given)
+    if given.plan is None:
+        raise MeshwrightError(f"{path}: which plan ran is not told; give --plan plan.json")
+    measured = read_log(text, given.plan, form, str(path))
+    problem = _problem(given.plan, given)
+    return [Observation(problem, _own(given.plan, problem), measured.step_time_s, measured.peak_bytes)]
+
+
+def _of_lines(text: str, path: Path, given: Given) -> list[Observation]:
+    """Return a JSONL file's runs, lines of one plan as one."""
+    found: dict[str, list[Observation]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            one = _of_line(line, f"{path}: line {number}", path.parent, given)
+            key = f"{one.plan.to_json()} {one.problem.cluster.name}"
+            found.setdefault(key, []).append(one)
+    if not found:
+        raise MeshwrightError(f"{path}: no line; a JSON object with step_time_s is expected in each")
+    return [_together(runs) for runs in found.values()]
+
+
+def _together(runs: list[Observation]) -> Observation:
+    peaks = [run.peak_bytes for run in runs if run.peak_bytes is not None]
+    step_time_s = median(run.step_time_s for run in runs)
+    return replace(runs[0], step_time_s=step_time_s, peak_bytes=max(peaks) if peaks else None)
+
+
+def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise MeshwrightError(f"{where}: no JSON object")
+    unknown = sorted(set(row) - set(FIELDS))
+    if unknown:
+        raise MeshwrightError(f"{where}: {unknown[0]!r} is not a field; allowed: {', '.join(FIELDS)}")
+    step_time_s = _positive(row.get("step_time_s"), f"{where}: step_time_s")
+    peak = row.get("peak_memory_bytes")
+    peak_bytes = None if peak is None else _positive(peak, f"{where}: peak_memory_bytes")
+    here = replace(given, model=row.get("model", given.model), cluster=row.get("cluster", given.cluster))
+    try:
+        problem, plan = _told(row, folder, here)
+    except MeshwrightError as error:
+        raise MeshwrightError(f"{where}: {error}") from None
+    return Observation(problem, plan, step_time_s, peak_bytes)
+
+
+def _positive(value: Any, where: str) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < float("inf"):
+        raise MeshwrightError(f"{where} is {value!r}; a positive number is expected")
+    return float(value)
+
+
+def _told(row: Mapping[str, Any], folder: Path, given: Given) -> tuple[Problem, Plan]:
+    """Return the problem and the plan of a line: a plan, or a job and a strategy."""
+    told = row.get("plan")
+    if isinstance(told, str):
+        plan: Plan | None = read_plan(folder / told)
+    elif told is not None:
+        plan = Plan.from_json(json.dumps(told))
+    else:
+        plan = given.plan if "strategy" not in row else None
+    if plan is not None:
+        problem = _problem(plan, given)
+        return problem, _own(plan, problem)
+    strategy, job = row.get("strategy"), row.get("job")
+    if not (isinstance(strategy, dict) and isinstance(job, dict) and given.model and given.cluster):
+        raise MeshwrightError("which plan ran is not told: give plan, or model, cluster, job and strategy")
+    profile = {} if given.profile is None else {"profile": given.profile}
+    problem = Problem.load(given.model, given.cluster, {**job, **profile})
+    return problem, written_plan(problem, strategy)
+
+
+def _problem(plan: Plan, given: Given) -> Problem:
+    """Return the problem that a plan answers; what is given comes before what the plan records."""
+    job = {name: value for name in OF_PLAN if (value := getattr(plan, name)) is not None}
+    if given.profile is not None:
+        job["profile"] = given.profile
+    return Problem.load(given.model or plan.model, given.cluster or plan.cluster, job)
+
+
+def _own(plan: Plan, problem: Problem) -> Plan:
+    """Return a plan as one of a problem's, which may name its cluster and profile by other paths."""
+    return replace(plan, model=problem.model.name, cluster=problem.cluster.name, profile=problem.profile.name)

@@ -1,0 +1,97 @@
+"""Runs of one's own in JSONL: plans by path or in place, strategies, and lines that are wrong."""
+
+import json
+
+import pytest
+
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.calibrate.observations import Given, read_observations
+from meshwright.planner.problem import Problem
+from meshwright.planner.strategy import make_plan
+
+JOB = {"global_batch_size": 16, "sequence_length": 2048}
+PROBLEM = Problem.load("llama-3.1-8b", "dgx-h100", JOB)
+PLAN = make_plan(PROBLEM, tp=2, zero_stage=1)
+
+
+@pytest.fixture
+def log(tmp_path):
+    (tmp_path / "plan.json").write_text(PLAN.to_json())
+
+    def written(*rows):
+        path = tmp_path / "run.jsonl"
+        path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+        return path
+
+    return written
+
+
+def test_lines_of_one_plan_count_with_their_median_and_their_largest_peak(log):
+    rows = [{"plan": "plan.json", "step_time_s": t, "peak_memory_bytes": 1e9 * t} for t in (1.0, 9.0, 2.0)]
+    (one,) = read_observations(log(*rows), Given(), None)
+    assert (one.plan, one.step_time_s, one.peak_bytes) == (PLAN, 2.0, 9e9)
+    assert one.problem.job.sequence_length == 2048
+
+
+def test_a_plan_in_place_and_a_strategy_are_the_same_as_a_path(log):
+    told = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "job": JOB}
+    rows = [
+        {"plan": json.loads(PLAN.to_json()), "step_time_s": 1.0},
+        {**told, "strategy": {"tp": 2, "zero_stage": 1}, "step_time_s": 3.0},
+    ]
+    (one,) = read_observations(log(*rows), Given(), None)
+    assert (one.plan, one.step_time_s) == (PLAN, 2.0)
+
+
+def test_what_is_given_comes_before_what_the_plan_records(log):
+    (one,) = read_observations(
+        log({"step_time_s": 1.0}), Given(plan=PLAN, cluster="dgx-a100", profile="fsdp2"), None
+    )
+    assert one.problem.cluster.accelerator.name.startswith("a100")
+    assert (one.plan.profile, one.problem.profile.name) == ("fsdp2", "fsdp2")
+
+
+def test_a_framework_s_log_needs_the_plan_that_ran(tmp_path):
+    path = tmp_path / "run.log"
+    path.write_text("elapsed time per iteration (ms): 1500.0 |")
+    (one,) = read_observations(path, Given(plan=PLAN), None)
+    assert one.step_time_s == 1.5
+    with pytest.raises(MeshwrightError, match="--plan"):
+        read_observations(path, Given(), None)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("{", "no JSON object"),
+        ("[" * 10_000, "no JSON object"),
+        ({"plan": "plan.json"}, "step_time_s"),
+        ({"plan": "plan.json", "step_time_s": True}, "step_time_s"),
+        ({"plan": "plan.json", "step_time_s": float("inf")}, "step_time_s"),
+        ({"plan": "plan.json", "step_time_s": 1, "peak_memory_bytes": -1}, "peak_memory_bytes"),
+        ({"plan": "plan.json", "step_time_s": 1, "speed": 1}, "speed"),
+        ({"plan": "none.json", "step_time_s": 1}, "none.json"),
+        ({"plan": 3, "step_time_s": 1}, "plan"),
+        ({"plan": "plan.json", "model": "llama-9", "step_time_s": 1}, "llama-9"),
+        ({"step_time_s": 1}, "give plan"),
+        ({"model": "llama-3.1-8b", "cluster": "dgx-h100", "job": JOB, "step_time_s": 1}, "strategy"),
+        (
+            {
+                "model": "llama-3.1-8b",
+                "cluster": "dgx-h100",
+                "job": JOB,
+                "strategy": {"tq": 2},
+                "step_time_s": 1,
+            },
+            "tq",
+        ),
+    ],
+)
+def test_a_wrong_line_is_told_by_number_and_field(log, row, told):
+    with pytest.raises(MeshwrightError, match=rf"line 2.*{told}"):
+        read_observations(log({"plan": "plan.json", "step_time_s": 1.0}, row), Given(), None)
+
+
+def test_an_empty_log_is_refused(log):
+    with pytest.raises(MeshwrightError, match="no line"):
+        read_observations(log(""), Given(), None)
