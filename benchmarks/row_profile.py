@@ -33,6 +33,10 @@ BOARD: Final = 8
 """Devices of one board or host, the largest NVLink domain before racks."""
 HYBRID_LATER: Final = 2026
 
+ASYNC_TENSOR: Final = 0.5
+"""Share of tensor-parallel traffic that PyTorch's asynchronous tensor parallelism hides: pieces are copied
+beside the products of others, the first and the last stand alone (torchtitan documentation: AsyncTP)."""
+
 PARTLY_CAPTURED: Final = 0.4
 """Share of the host's time that CUDA graphs of single sub-blocks leave."""
 ROUTER_CAPTURED: Final = 0.6
@@ -135,6 +139,7 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
     found: dict[str, Any] = _attention(row, base)
     if row.torch_compile is not None and not settings.megatron(row):
         found |= dict.fromkeys(GROUPS, "fused" if row.torch_compile else "eager")
+        found |= {"overlap_tensor": ASYNC_TENSOR} if re.search("async.?tp", row.notes.lower()) else {}
         if base == "fsdp2-eager" and (row.year or LATEST) >= FUSED_NORMS:
             found["norm"] = "fused"
     kernel = str(row.stated("kernel") or "")

@@ -117,6 +117,9 @@ class Profile:
         issues its kernels as the forward pass does.
     gradient_hook_s
         Host time of a backward pass for each trained weight, whose hook sorts the gradient into a bucket.
+    host_spread
+        Share by which host time grows for each doubling of a tensor group, whose ranks wait for the slowest
+        of their hosts: half of the deviation from host to host.
     host_share
         Share of that host time left by CUDA graphs (1: none captured, 0: whole passes replayed).
     expert_host_share
@@ -185,6 +188,7 @@ class Profile:
     forward_host_s: Num
     backward_host_s: Num
     gradient_hook_s: Num
+    host_spread: Num
     host_share: Num
     expert_host_share: Num
     host_sync: Num

@@ -214,7 +214,7 @@ class _Passes(NamedTuple):
     hidden_reduce: FloatArray
 
 
-def _every_pass(setting: Setting, cost: LayerCost, states: LayerStates) -> _Passes:
+def _every_pass(setting: Setting, s: Strategies, cost: LayerCost, states: LayerStates) -> _Passes:
     """Return the host's gaps, and what ZeRO's traffic of every pass adds beside compute and gaps.
 
     The backward pass overlaps with gathering and scattering together; what stays exposed is told apart by
@@ -226,7 +226,7 @@ def _every_pass(setting: Setting, cost: LayerCost, states: LayerStates) -> _Pass
     backward_own = (cost.backward_s + cost.comm_backward_s.sum(axis=-1))[..., None] + cost.recompute_s
     backward_own = backward_own + cost.comm_recompute_s.sum(axis=-1)
     runs = np.array([kind.backward for kind in setting.kinds])
-    forward_host, backward_host = _host(setting, cost)
+    forward_host, backward_host = _host(setting, s, cost)
     forward_idle = _idle(forward_host, forward_own, profile.host_sync)
     backward_idle = _idle(backward_host, backward_own, profile.host_sync)
     share, lost = profile.overlap_parameters, profile.overlap_cost
@@ -257,12 +257,15 @@ def _idle(host_s: FloatArray, device_s: FloatArray, sync: Num) -> FloatArray:
     return np.asarray(np.maximum(0.0, host_s - device_s) + sync * np.minimum(host_s, device_s))
 
 
-def _host(setting: Setting, cost: LayerCost) -> tuple[FloatArray, FloatArray]:
+def _host(setting: Setting, s: Strategies, cost: LayerCost) -> tuple[FloatArray, FloatArray]:
     """Return the host's time for a forward (B, K) and a backward pass with its recompute (B, K, M).
 
-    The host runs ahead of the device, so what counts is the sum over a layer's pass, not each kernel.
+    The host runs ahead of the device, so what counts is the sum over a layer's pass, not each kernel. The
+    ranks of a tensor group wait for the slowest of their hosts, whose time grows with the logarithm of their
+    number (the mean largest of ``n`` normal values lies some ``0.5 log2(n)`` deviations above the mean).
     """
     profile = setting.profile
+    slowest = (1 + profile.host_spread * np.log2(s.tp))[:, None]
     blocks = np.array([kind.role == "block" for kind in setting.kinds])
     runs = blocks * np.array([kind.backward for kind in setting.kinds])
     layer, hook = (profile.host_share * each for each in (profile.layer_host_s, profile.gradient_hook_s))
@@ -273,7 +276,7 @@ def _host(setting: Setting, cost: LayerCost) -> tuple[FloatArray, FloatArray]:
     again = cost.recompute_launches
     whole = again / np.maximum(cost.forward_launches, 1.0)[..., None]
     repeated = profile.forward_host_s * again + layer * blocks[:, None] * whole
-    return np.asarray(ahead), np.asarray(back[..., None] + repeated)
+    return slowest * ahead, slowest[..., None] * (back[..., None] + repeated)
 
 
 def _slowed(setting: Setting, s: Strategies, cost: LayerCost) -> LayerCost:
@@ -295,7 +298,7 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
     pairs = zip(setting.kinds, shapes, strict=True)
     tied = np.stack([_tied_parameters(kind, shape) for kind, shape in pairs], axis=-1)
     states = layer_states(setting, s, cost, tied, shapes, where)
-    passes = _every_pass(setting, cost, states)
+    passes = _every_pass(setting, s, cost, states)
     modes = cost.recompute_s.shape
     transfer = collective_time("send_recv", _boundary_bytes(setting, shapes), where.pipeline)
     forward_comm = [cost.comm_forward_s[..., c] for c in range(len(CAUSES))]

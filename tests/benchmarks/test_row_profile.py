@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.row_profile import FUSED_NORMS, base_profile, profile_of
+from benchmarks.row_profile import ASYNC_TENSOR, FUSED_NORMS, base_profile, profile_of
 from benchmarks.rows import read_rows
 from meshwright.costmodels.profile import Profile, find_profile
 
@@ -28,10 +28,16 @@ def test_an_eager_norm_is_one_kernel_from_the_generation_on_that_has_it() -> Non
     assert profile(year=FUSED_NORMS).rotary == "eager"
 
 
+def test_asynchronous_tensor_parallelism_is_read_from_a_rows_notes() -> None:
+    assert profile(notes="vanilla TP").overlap_tensor == 0
+    assert profile(notes="1F1B, AsyncTP").overlap_tensor == ASYNC_TENSOR
+
+
 @pytest.mark.parametrize(
     ("framework", "name"),
     [
         ("InternEvo", "internevo"),
+        ("Megatron-DeepSpeed (Habana)", "megatron-gaudi"),
         ("torchtitan (FSDP2)", "fsdp2-eager"),
         ("HF Trainer + DeepSpeed", "hf-trainer"),
     ],

@@ -126,6 +126,17 @@ def test_stragglers_slow_every_pass_with_the_devices():
     assert nervous[1] == pytest.approx(1.04 * calm[1])
 
 
+@given(st.integers(0, 3), st.floats(0.0, 0.3))
+def test_ranks_of_a_tensor_group_wait_for_the_slowest_of_their_hosts(doublings: int, spread: float) -> None:
+    """A host that is slower than the device in any case shows in full."""
+    alone, together = (
+        build_tables(make_setting(layer_host_s=10.0, host_spread=share), make_strategies(tp=2**doublings))
+        for share in (0.0, spread)
+    )
+    one, several = (t.forward_parts[0, 1].sum() for t in (alone, together))
+    assert several == pytest.approx(one * (1 + spread * doublings), rel=1e-3)
+
+
 @given(st.floats(0.01, 1.0))
 def test_a_hook_costs_the_host_for_each_trained_weight(seconds: float) -> None:
     """A host that is slower than the device shows in full: the block's six weights, its norms among them."""
