@@ -1,4 +1,4 @@
-"""FSDP2 through Accelerate: ``accelerate.yaml``, the script's arguments and how to start it.
+"""FSDP, its second version or its first, through Accelerate: ``accelerate.yaml`` and the script's arguments.
 
 Keys: ``accelerate launch --help`` and https://huggingface.co/docs/accelerate/usage_guides/fsdp. Accelerate
 ignores unknown keys inside ``fsdp_config``, hence the test that compares every emitted key with its options.
@@ -15,7 +15,7 @@ from meshwright.planner.emit.arguments import (
     training_arguments,
 )
 from meshwright.planner.emit.base import Emitter
-from meshwright.planner.emit.launchers import even_hosts
+from meshwright.planner.emit.launchers import Level, even_hosts
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 
@@ -38,8 +38,7 @@ def config(problem: Problem, plan: Plan) -> dict[str, Any]:
         "use_cpu": False,
         "main_training_function": "main",
         "fsdp_config": {
-            "fsdp_version": 2,
-            "fsdp_reshard_after_forward": plan.zero_stage == 3,
+            **_version(plan),
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_transformer_layer_cls_to_wrap": problem.model.block_class,
             "fsdp_activation_checkpointing": recomputes_all(problem, plan),
@@ -48,6 +47,19 @@ def config(problem: Problem, plan: Plan) -> dict[str, Any]:
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },
         **hybrid(plan),
+    }
+
+
+def _version(plan: Plan) -> dict[str, Any]:
+    """Return how the version of FSDP says whether weights stay gathered between the passes."""
+    if plan.target == "fsdp":
+        return {"fsdp_version": 2, "fsdp_reshard_after_forward": plan.zero_stage == 3}
+    return {
+        "fsdp_version": 1,
+        "fsdp_sharding_strategy": "FULL_SHARD" if plan.zero_stage == 3 else "SHARD_GRAD_OP",
+        "fsdp_backward_prefetch": "BACKWARD_PRE",
+        "fsdp_use_orig_params": True,
+        "fsdp_sync_module_states": True,
     }
 
 
@@ -106,18 +118,28 @@ def script(problem: Problem, plan: Plan) -> list[str]:
     ]
 
 
-EMITTER: Final = Emitter(
-    target="fsdp",
-    level="run",
-    checked="a small model was trained from such a file with Accelerate 1.15.0 on two CPU processes",
-    files=files,
-    limits=limits,
-    about={
-        "accelerate.yaml": "Accelerate's configuration: FSDP2, wrapping, recomputation, precision",
-        "training_args.json": "micro-batch, accumulation and precision as arguments of a Trainer",
-        **scripts.ABOUT,
-    },
-    script=script,
-    launchers=("accelerate",),
-    default_launchers=("accelerate", "slurm"),
+def _emitter(target: str, level: Level, checked: str) -> Emitter:
+    """Return the emitter of one version of FSDP."""
+    return Emitter(
+        target=target,
+        level=level,
+        checked=checked,
+        files=files,
+        limits=limits,
+        about={
+            "accelerate.yaml": "Accelerate's configuration: sharding, wrapping, recomputation, precision",
+            "training_args.json": "micro-batch, accumulation and precision as arguments of a Trainer",
+            **scripts.ABOUT,
+        },
+        script=script,
+        launchers=("accelerate",),
+        default_launchers=("accelerate", "slurm"),
+    )
+
+
+EMITTER: Final = _emitter(
+    "fsdp", "run", "a small model was trained from such a file with Accelerate 1.15.0 on two CPU processes"
+)
+FSDP1: Final = _emitter(
+    "fsdp1", "parsed", "Accelerate 1.15.0 reads the file, and its FSDP plugin gets the plan's sharding"
 )

@@ -194,27 +194,12 @@ def accelerate(problem: Problem, plan: Plan) -> dict[str, str]:
 
 def script(problem: Problem, plan: Plan) -> list[str]:
     """Return what the script must do."""
-    notes = [
-        "Hand `--deepspeed_config` to `deepspeed.initialize(config=...)`. With a Trainer that parses its "
-        "arguments launch with `CONFIG_OPTION=--deepspeed`; otherwise use `TrainingArguments(output_dir=..., "
-        'deepspeed="ds_config.json", **training_args)`. Optimizer values stand in both files and must agree.'
-    ]
-    if plan.pp > 1:
-        notes = [
-            "Hand `--deepspeed_config` to `deepspeed.initialize(config=...)`, and `build` of "
-            "`pipeline_model.py` for the model: it cuts and recomputes where `plan.json` says so."
-        ]
+    notes = _pipeline_notes() if plan.pp > 1 else _engine_notes(problem, plan)
     if plan.tp > 1:
         notes.append(
             f"Give the {plan.tp} ranks of a replica, which lie side by side, the same tokens: AutoTP checks "
             f"it. The global batch of {plan.global_batch_size} stands in no file: DeepSpeed would take each "
             "of them for a replica."
-        )
-    notes += recompute_note(problem, plan)
-    if recomputes_all(problem, plan) and plan.pp == 1:
-        notes.append(
-            "Switch recomputation on: `model.gradient_checkpointing_enable()` (a Trainer does it); the "
-            "`activation_checkpointing` block serves models that call `deepspeed.checkpointing`."
         )
     if plan.offload.endswith("nvme"):
         notes.append(
@@ -224,10 +209,33 @@ def script(problem: Problem, plan: Plan) -> list[str]:
     return [*notes, *script_notes(problem, plan)]
 
 
+def _pipeline_notes() -> list[str]:
+    return [
+        "Hand `--deepspeed_config` to `deepspeed.initialize(config=...)`, and `build` of `pipeline_model.py` "
+        "for the model: it cuts and recomputes where `plan.json` says so."
+    ]
+
+
+def _engine_notes(problem: Problem, plan: Plan) -> list[str]:
+    notes = [
+        "Hand `--deepspeed_config` to `deepspeed.initialize(config=...)`. With a Trainer that parses its "
+        "arguments launch with `CONFIG_OPTION=--deepspeed`; otherwise use `TrainingArguments(output_dir=..., "
+        'deepspeed="ds_config.json", **training_args)`. Optimizer values stand in both files and must agree.',
+        *recompute_note(problem, plan),
+    ]
+    if recomputes_all(problem, plan):
+        notes.append(
+            "Switch recomputation on: `model.gradient_checkpointing_enable()` (a Trainer does it); the "
+            "`activation_checkpointing` block serves models that call `deepspeed.checkpointing`."
+        )
+    return notes
+
+
 EMITTER: Final = Emitter(
     target="deepspeed",
     level="run",
-    checked="a small model was trained from such a file with DeepSpeed 0.19.8 on two CPU processes",
+    checked="small models were trained from such folders with DeepSpeed 0.19.8 on two CPU processes (ZeRO, "
+    "AutoTP and pipeline), each with the losses of one process",
     files=files,
     limits=limits,
     about={

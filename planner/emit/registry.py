@@ -19,6 +19,7 @@ EMITTERS: Final[dict[str, Emitter]] = {
         generic.EMITTER,
         deepspeed.EMITTER,
         accelerate.EMITTER,
+        accelerate.FSDP1,
         megatron.EMITTER,
         torchtitan.EMITTER,
         native.EMITTER,

@@ -62,7 +62,7 @@ def test_targets_say_what_is_lost() -> None:
     assert "any any framework generic syntax nothing" in text
     for name, emitter in EMITTERS.items():
         assert f"{name} ({emitter.level}): {emitter.checked}" in text
-    assert "accelerate deepspeed, fsdp run" in text
+    assert "accelerate deepspeed, fsdp, fsdp1 run" in text
     listed = json.loads(run("targets", "--json").stdout)
     assert listed["megatron"]["launchers"] == ["torchrun", "slurm", "kubernetes", "skypilot"]
     assert listed["fsdp"]["loses"] == [

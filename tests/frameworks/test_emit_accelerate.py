@@ -20,6 +20,9 @@ CASES = {
     "offload": ({}, {"zero_stage": 3, "offload": "parameters"}),
     "fp16": ({"precision": "fp16"}, {"micro_batch_size": 4}),
     "fp32-sgd": ({"precision": "fp32", "optimizer": "sgd"}, {}),
+    "first-2": ({"target": "fsdp1"}, {"zero_stage": 2}),
+    "first-3": ({"target": "fsdp1"}, FULL_ZERO3),
+    "listed": ({}, {"zero_stage": 3, "recompute": "every-2:full"}),
 }
 
 
@@ -68,17 +71,50 @@ def test_the_plugin_gets_the_plan_s_sharding(
     for key, value in prepare_multi_gpu_env(args).items():
         monkeypatch.setenv(key, value)
     assert (args.nproc_per_node, args.nnodes, args.node_rank) == ("8", "2", 1)
+    # The first version asks which GPU it is to broadcast from.
+    monkeypatch.setattr("accelerate.utils.dataclasses.is_cuda_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
     plugin = FullyShardedDataParallelPlugin()
-    assert plugin.fsdp_version == 2
-    assert plugin.reshard_after_forward is (plan.zero_stage == 3)
-    assert plugin.activation_checkpointing is ("full" in plan.recompute)
+    assert plugin.fsdp_version == (1 if plan.target == "fsdp1" else 2)
+    if plan.target == "fsdp":
+        assert plugin.reshard_after_forward is (plan.zero_stage == 3)
+    else:
+        names = {2: "SHARD_GRAD_OP", 3: "FULL_SHARD"}
+        assert plugin.sharding_strategy.name == names[plan.zero_stage]
+    assert plugin.activation_checkpointing is (set(plan.recompute[1:-1]) == {"full"})
     assert plugin.transformer_cls_names_to_wrap == ["LlamaDecoderLayer"]
     offloaded = {"none": "OffloadPolicy", "parameters": "CPUOffloadPolicy"}
+    first = {"none": "CPUOffload"}
+    offloaded = first if plan.target == "fsdp1" else offloaded
     assert type(plugin.cpu_offload).__name__ == offloaded[plan.offload]
     assert args.use_parallelism_config is (plan.dp_replicate > 1)
     if plan.dp_replicate > 1:
         sizes = args.parallelism_config_dp_replicate_size, args.parallelism_config_dp_shard_size
         assert sizes == (plan.dp_replicate, plan.dp // plan.dp_replicate)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_accelerate_hands_the_json_to_deepspeed(
+    stage: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.utils import DeepSpeedPlugin
+    from accelerate.utils.launch import prepare_deepspeed_cmd_env
+
+    problem, plan = case("deepspeed", "dgx-h100:1", zero_stage=stage)
+    write_plan(problem, plan, tmp_path / "out", launchers=["accelerate"])
+    given = ["--config_file", str(tmp_path / "out" / "accelerate.yaml"), "--machine_rank", "0"]
+    given += ["--deepspeed_config_file", str(tmp_path / "out" / "ds_config.json"), "train.py"]
+    args, defaults, _ = _validate_launch_command(launch_command_parser().parse_args(given))
+    assert args.use_deepspeed and args.num_processes == 8
+    # As `launch_command` does before it starts the processes.
+    args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config)
+    for key, value in prepare_deepspeed_cmd_env(args)[1].items():
+        monkeypatch.setenv(key, value)
+    plugin = DeepSpeedPlugin()
+    assert plugin.zero_stage == stage and plugin.zero3_init_flag is (stage == 3)
+    assert plugin.deepspeed_config["train_batch_size"] == plan.global_batch_size
 
 
 def test_the_trainer_takes_the_arguments() -> None:

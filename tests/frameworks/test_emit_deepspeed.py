@@ -24,6 +24,9 @@ CASES = {
     "fp32-sgd": ({"precision": "fp32", "optimizer": "sgd"}, {"zero_stage": 2}),
     "pure-bf16-momentum": ({"precision": "pure-bf16", "optimizer": "momentum"}, {"zero_stage": 3}),
     "tf32-adam": ({"precision": "tf32", "optimizer": "adam"}, {"zero_stage": 1}),
+    "tensor": ({}, {"tp": 4, "zero_stage": 3}),
+    "pipeline": ({}, {"pp": 2, "layers_per_stage": [15, 17], "recompute": "0-3:full"}),
+    "listed": ({}, {"zero_stage": 3, "recompute": "every-2:full"}),
 }
 
 
@@ -51,7 +54,9 @@ def test_deepspeed_reads_the_plan_s_decisions(name: str, parse) -> None:
     job, strategy = CASES[name]
     problem, plan = case("deepspeed", job=job, **strategy)
     parsed = parse(json.loads(emit(problem, plan)["ds_config.json"]), plan.dp)
+    # Under AutoTP DeepSpeed multiplies by the data ranks it was told of, here the true ones.
     assert parsed.train_batch_size == plan.global_batch_size
+    assert parsed.tensor_parallel_config.autotp_size == (plan.tp if plan.tp > 1 else 0)
     assert parsed.train_micro_batch_size_per_gpu == plan.micro_batch_size
     assert parsed.gradient_accumulation_steps == plan.num_microbatches
     assert parsed.zero_optimization_stage == plan.zero_stage
@@ -62,7 +67,7 @@ def test_deepspeed_reads_the_plan_s_decisions(name: str, parse) -> None:
     assert parsed.bfloat16_config.enabled == (plan.precision in ("bf16", "pure-bf16"))
     assert parsed.float16_config.enabled == (plan.precision == "fp16")
     checkpoints = parsed.activation_checkpointing_config.number_checkpoints
-    assert checkpoints == (32 if "full" in plan.recompute else None)
+    assert checkpoints == (32 if plan.recompute[1:-1] == ("full",) * 32 else None)
 
 
 def test_deepspeed_itself_refuses_another_product(parse) -> None:
@@ -77,6 +82,7 @@ def test_every_key_is_one_that_deepspeed_reads(name: str) -> None:
     from deepspeed.runtime import constants
     from deepspeed.runtime.activation_checkpointing import config as checkpointing
     from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
+    from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
     def words(module) -> set[str]:
@@ -88,7 +94,9 @@ def test_every_key_is_one_that_deepspeed_reads(name: str) -> None:
 
     job, strategy = CASES[name]
     config = json.loads(emit(*case("deepspeed", job=job, **strategy))["ds_config.json"])
-    assert set(config) <= words(constants) | {"zero_optimization", "bf16", "fp16", "activation_checkpointing"}
+    blocks = {"zero_optimization", "bf16", "fp16", "activation_checkpointing", "tensor_parallel"}
+    assert set(config) <= words(constants) | blocks
+    assert set(config.get("tensor_parallel", {})) <= names(TPTrainingConfig)
     assert set(config["zero_optimization"]) <= names(DeepSpeedZeroConfig)
     assert set(config.get("bf16", {})) <= names(DeepSpeedBF16Config)
     assert set(config.get("fp16", {})) <= names(DeepSpeedFP16Config)

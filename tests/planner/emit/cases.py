@@ -40,6 +40,13 @@ GOLDEN = {
     "deepspeed-16": ("deepspeed", "dgx-h100:2", FULL_ZERO3),
     "deepspeed-8": ("deepspeed", "dgx-h100:1", {"zero_stage": 2, "micro_batch_size": 2}),
     "fsdp-16": ("fsdp", "dgx-h100:2", FULL_ZERO3),
+    "fsdp1-8": ("fsdp1", "dgx-h100:1", {"zero_stage": 2, "recompute": "every-2:full"}),
+    "deepspeed-pipeline-16": (
+        "deepspeed",
+        "dgx-h100:2",
+        {"pp": 4, "layers_per_stage": [7, 9, 9, 7], "recompute": "0-6:full"},
+    ),
+    "deepspeed-tensor-8": ("deepspeed", "dgx-h100:1", {"tp": 2, "zero_stage": 3}),
     "fsdp-qlora-8": ("fsdp", "dgx-h100:1", {**FULL_ZERO3, "job": {"tuning": "qlora:r=64"}}),
     "megatron-16": ("megatron", "dgx-h100:2", {"tp": 4, "pp": 2, "vpp": 2, "recompute": "full"}),
     "torchtitan-16": (

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Starts all processes with DeepSpeed's launcher; run it once, on the first host.
+# Arguments are handed on to the training script.
+set -euo pipefail
+
+HERE="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"
+DEFAULT_SCRIPT="$HERE/train.py"
+TRAIN_SCRIPT="${TRAIN_SCRIPT:-$DEFAULT_SCRIPT}"
+MASTER_ADDR="${MASTER_ADDR:-node0}"
+MASTER_PORT="${MASTER_PORT:-29500}"
+
+# DeepSpeed hands the command to a shell on each host without quoting it.
+case "$HERE$TRAIN_SCRIPT" in
+  *[!A-Za-z0-9_./=+@%:,-]*)
+    echo "a path with special characters: start each host with another launcher" >&2
+    exit 2
+    ;;
+esac
+
+exec deepspeed --hostfile "$HERE/hostfile" --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \
+  "$TRAIN_SCRIPT" "${CONFIG_OPTION:---deepspeed_config}" "$HERE/ds_config.json" "$@"
