@@ -5,7 +5,8 @@ without a file), prices each with the functions that ``solve`` uses, and prints 
 errors of the step time, the agreement of ranks inside sweeps, the errors of the peak memory, who is called
 out of memory, every row that has no price with its reason, and what the targets ask for. ``--leave-one-out
 family`` prices each family with constants fitted without it; ``--cache`` keeps what is done, so that a run
-resumes.
+resumes. ``--validated`` prices nothing: it tells for which accelerators, stacks and kinds of training the
+predictions were checked, by how many runs.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import Any
 from benchmarks.accuracy_groups import KEYS, KINDS, kind_of
 from benchmarks.accuracy_left_out import left_out_figures, left_out_text, price_left_out
 from benchmarks.accuracy_report import figures, row_record, text
+from benchmarks.accuracy_validated import validated_figures, validated_text
 from benchmarks.measured_prices import price_rows
 from benchmarks.rows import BUILT_IN, Row, read_rows
 from meshwright.hardware.errors import MeshwrightError
@@ -40,6 +42,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kind", choices=KINDS, help="only rows of this kind")
     parser.add_argument("--family", action="append", help="only rows of this family; may be repeated")
     parser.add_argument("--leave-one-out", choices=("family",), help="fit without each group in turn")
+    parser.add_argument("--validated", action="store_true", help="tell what was checked, and stop")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="of leave-one-out results, to resume")
     return parser.parse_args(arguments)
 
@@ -53,6 +56,10 @@ def chosen(options: argparse.Namespace) -> tuple[Row, ...]:
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
     """Price the rows, print the tables, write the rows; returns the figures."""
+    if options.validated:
+        known = validated_figures()
+        print(validated_text(known))
+        return known
     rows, begin = chosen(options), time.perf_counter()
     if options.leave_one_out:
         priced = price_left_out(rows, options.cache)

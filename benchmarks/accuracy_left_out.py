@@ -6,8 +6,8 @@ accelerator without the family, so such rows stand beside the mean, not in it.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,25 +22,25 @@ from benchmarks.accuracy_report import (
     targets_text,
 )
 from benchmarks.accuracy_targets import LEFT_OUT
+from benchmarks.fit_left_out import leave_one_out
+from benchmarks.fit_workers import WORKERS
 from benchmarks.measured_prices import Priced
 from benchmarks.rows import Row
-from meshwright.hardware.errors import MeshwrightError
 
 ROOT: Final = Path(__file__).parent.parent
 _FITTED: Final = ("benchmarks", "costmodels", "hardware", "planner")
 """Folders whose files decide what a fit gives."""
 
 
-class CalibrationError(MeshwrightError):
-    """Constants cannot be fitted anew."""
+def measured_families(rows: Iterable[Row], least: int = 1) -> tuple[str, ...]:
+    """Return the families with at least so many measured step times of trust A or B."""
+    counts = Counter(row.family for row in rows if row.trusted and row.step_time_s is not None)
+    return tuple(family for family, count in counts.items() if count >= least)
 
 
 def voters(rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return the families with at least :data:`VOTING_ROWS` measured step times of trust A or B."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.family] = counts.get(row.family, 0) + (row.trusted and row.step_time_s is not None)
-    return tuple(family for family, count in counts.items() if count >= VOTING_ROWS)
+    """Return the families with a vote in a mean over families."""
+    return measured_families(rows, VOTING_ROWS)
 
 
 def alone(rows: Iterable[Row]) -> dict[str, str]:
@@ -91,27 +91,6 @@ def read_cache(path: Path, state: str, rows: Iterable[Row]) -> dict[str, list[Pr
     return done
 
 
-def _fit(rows: Sequence[Row], family: str) -> list[Priced]:
-    """Return the rows of a family priced with constants fitted to all the others.
-
-    Raises
-    ------
-    CalibrationError
-        If there is no calibration to ask.
-    """
-    try:
-        calibrate = import_module("benchmarks.calibrate")
-    except ModuleNotFoundError as error:
-        if error.name != "benchmarks.calibrate":
-            raise
-        raise CalibrationError(
-            "--leave-one-out: there is no benchmarks/calibrate.py to fit the constants anew; "
-            "run without it for the errors of the constants as they are"
-        ) from error
-    fitted: Mapping[str, list[Priced]] = calibrate.leave_one_out(rows, (family,))
-    return fitted[family]
-
-
 def price_left_out(rows: Sequence[Row], cache: Path | None = None) -> list[Priced]:
     """Return the rows of every voting family, each priced without its own family; others have no price here.
 
@@ -120,21 +99,16 @@ def price_left_out(rows: Sequence[Row], cache: Path | None = None) -> list[Price
     cache
         Where each finished family is kept; results of other rows, code or data in it are left unused.
 
-    Raises
-    ------
-    CalibrationError
-        If there is no calibration to ask.
     """
-    state = _state(rows)
+    state, families = _state(rows), voters(rows)
     done = {} if cache is None else read_cache(cache, state, rows)
-    families = voters(rows)
-    for family in families:
-        if family in done:
-            continue
-        done[family] = _fit(rows, family)
+    todo = [family for family in families if family not in done]
+    for start in range(0, len(todo), WORKERS):
+        found = leave_one_out(rows, todo[start : start + WORKERS])
+        done |= found
         if cache is not None:
             with cache.open("a", encoding="utf-8") as file:
-                file.write(_line(state, family, done[family]))
+                file.writelines(_line(state, family, own) for family, own in found.items())
     return [priced for family in families for priced in done[family]]
 
 

@@ -8,10 +8,8 @@ from benchmarks.accuracy_stats import Confusion, confusion
 from benchmarks.measured_prices import Priced
 from benchmarks.rows import COUNTERS, counter_of
 from meshwright.hardware.units import bytes_to_gib
-from meshwright.planner.job import Job
+from meshwright.planner.headroom import measured_headroom
 
-SEARCH_HEADROOM: Final = Job(global_batch_size=1, sequence_length=1).headroom
-"""What a search leaves free unless it is told otherwise."""
 MODES: Final = {"full": ("dense", "moe"), "tuned": ("tuned",)}
 """Full training and fine-tuning of adapters, as kinds of rows."""
 
@@ -40,19 +38,25 @@ def memory_errors(priced: Iterable[Priced], mode: str, counters: Sequence[str] =
     ]
 
 
-def within(priced: Priced, headroom: float) -> bool | None:
-    """Return whether the fullest rank leaves a share of the device's memory free; None if it has no price."""
+def within(priced: Priced, oom_risk: float | None = None) -> bool | None:
+    """Return whether the fullest rank fits the device; None if it has no price.
+
+    With a risk it must leave what a search leaves free at that risk.
+    """
     if priced.peak_bytes is None or priced.expressed is None:
         return None
-    usable = priced.expressed.problem.cluster.accelerator.memory_bytes
-    return bool(priced.peak_bytes <= usable * (1 - headroom))
+    problem = priced.expressed.problem
+    device, share = problem.cluster.accelerator, 0.0
+    if oom_risk is not None:
+        share = measured_headroom(oom_risk, problem.profile.name, device).share
+    return bool(priced.peak_bytes <= device.memory_bytes * (1 - share))
 
 
-def fit_confusion(priced: Iterable[Priced], headroom: float = 0.0) -> Confusion:
+def fit_confusion(priced: Iterable[Priced], oom_risk: float | None = None) -> Confusion:
     """Return fitting runs (trust A and B) and runs out of memory (any trust) by what was predicted."""
     pairs = []
     for p in priced:
-        called = within(p, headroom)
+        called = within(p, oom_risk)
         if called is not None and (p.row.outcome == "oom" or p.row.trusted):
             pairs.append((p.row.outcome == "ok", called))
     return confusion(pairs)

@@ -16,11 +16,12 @@ from benchmarks.accuracy_groups import (
     sweeps,
     timed,
 )
-from benchmarks.accuracy_memory import MODES, SEARCH_HEADROOM, fit_confusion, memory_errors
+from benchmarks.accuracy_memory import MODES, fit_confusion, memory_errors
 from benchmarks.accuracy_stats import Confusion, mean, summary
 from benchmarks.accuracy_targets import TARGETS, Target
 from benchmarks.measured_prices import Priced
 from benchmarks.rows import COUNTERS
+from meshwright.planner.job import OOM_RISK
 
 Figures = dict[str, Any]
 SHOWN_CAUSES: Final = 4
@@ -135,7 +136,7 @@ def figures(runs: Sequence[Priced], by: Sequence[str] = ("family",), worst: int 
         "memory": memory_figures(runs),
         "fits": {
             "usable memory": _confusion(fit_confusion(runs)),
-            f"headroom {SEARCH_HEADROOM:.0%}": _confusion(fit_confusion(runs, SEARCH_HEADROOM)),
+            "usable, less the search's headroom": _confusion(fit_confusion(runs, OOM_RISK)),
         },
         "unpriced": [{"id": p.row.id, "reason": p.reason} for p in runs if p.reason is not None],
         "worst": worst_figures(runs, worst),

@@ -80,13 +80,23 @@ def text_of(
 
 
 def _key(name: str) -> str:
-    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else f'"{name}"'
+    return name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else quoted(name)
+
+
+def quoted(value: str) -> str:
+    """Return a name as TOML's text."""
+    return f'"{value}"'
+
+
+def number(value: float) -> str:
+    """Return a number as TOML's, to six digits."""
+    return f"{value:.6g}"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, str):
-        return f'"{value}"'
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+        return quoted(value)
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def _table(figures: Mapping[str, Any]) -> str:

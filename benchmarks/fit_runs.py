@@ -9,15 +9,16 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.accuracy_groups import kind_of
-from benchmarks.fit_constants import EVERYWHERE, PROFILE, Constant, Shifts
-from benchmarks.measured_prices import Expressed
+from benchmarks.fit_constants import EVERYWHERE, TABLES, Constant, Shifts
+from benchmarks.fit_observable import STEP_TIME, Observable
+from benchmarks.measured_prices import Expressed, Priced, priced_run
+from benchmarks.rows import counter_of
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.calibration import RATES, rate_factor
 from meshwright.costmodels.profile import Profile, find_profile, profile_parts, sourced_profiles
 from meshwright.hardware.catalogue import load_accelerator
-from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.spec import Accelerator, Cluster
-from meshwright.planner.batch import Case, CasePrice, price_cases
+from meshwright.planner.batch import Case, price_cases
 from meshwright.planner.problem import Problem
 
 ROOT: Final = "generic"
@@ -84,6 +85,20 @@ def value_of(constant: Constant, shifts: Shifts) -> float:
     return constant.bounds.moved(1.0, shifts.get(constant, 0.0))
 
 
+def moved(constants: Sequence[Constant], shifts: Shifts, change: FloatArray) -> dict[Constant, float]:
+    """Return shifts after a change, each value kept in its bounds, ancestors first."""
+    found: dict[Constant, float] = {}
+    order = sorted(range(len(constants)), key=lambda at: depth(constants[at]))
+    for at in order:
+        constant = constants[at]
+        found[constant] = 0.0
+        start, bounds = value_of(constant, found), constant.bounds
+        shift = shifts.get(constant, 0.0) + float(change[at])
+        value = min(max(bounds.moved(start, shift), bounds.low), bounds.high)
+        found[constant] = bounds.shift(start, value)
+    return found
+
+
 def _experts(run: Expressed) -> bool:
     return run.row.moe is not None
 
@@ -106,6 +121,8 @@ ABOUT: Final[Mapping[str, Callable[[Expressed], bool]]] = {
     "data_rate": lambda run: run.plan.num_devices > run.plan.tp * run.plan.pp,
     "overlap_gradients": lambda run: run.plan.num_devices > run.plan.tp * run.plan.pp,
     "overlap_parameters": lambda run: run.plan.num_devices > run.plan.tp * run.plan.pp,
+    "fragmentation": lambda run: counter_of(run.row) in ("reserved", "nvidia-smi"),
+    "communicator_bytes": lambda run: counter_of(run.row) == "nvidia-smi",
 }
 """Runs that a field may say something about; of fields that are not named here all."""
 
@@ -115,13 +132,14 @@ class Runs:
     """Expressed runs with what is needed to price them under other constants."""
 
     runs: tuple[Expressed, ...]
+    observable: Observable = STEP_TIME
     _accelerators: dict[Any, Accelerator] = field(default_factory=dict, repr=False)
     _clusters: dict[Any, Cluster] = field(default_factory=dict, repr=False)
 
     @cached_property
     def measured(self) -> FloatArray:
-        """Measured step times, (N,); not a number where there is none."""
-        return np.array([r.row.step_time_s or np.nan for r in self.runs], dtype=np.float64)
+        """What was measured, (N,); not a number where nothing was."""
+        return np.array([self.observable.measured(r.row) or np.nan for r in self.runs], dtype=np.float64)
 
     @cached_property
     def groups(self) -> tuple[tuple[str, str], ...]:
@@ -161,24 +179,25 @@ class Runs:
             count[group] += 1
         return np.array([most / max(count[group], 5) for group in self.groups])
 
-    def prices(self, shifts: Shifts, rows: Sequence[int] | IntArray | None = None) -> list[Any]:
-        """Return prices of some runs (all) under shifted constants, as ``price_cases`` does."""
+    def prices(self, shifts: Shifts, rows: Sequence[int] | IntArray | None = None) -> list[Priced]:
+        """Return prices of some runs (all) under shifted constants."""
         wanted = range(len(self.runs)) if rows is None else rows
         profiles: dict[str, Profile] = {}
         cases = [
             Case(self._problem(self.runs[at].problem, shifts, profiles), self.runs[at].plan) for at in wanted
         ]
-        return price_cases(cases)
+        return [priced_run(self.runs[at], got) for at, got in zip(wanted, price_cases(cases), strict=True)]
 
     def log_ratio(self, shifts: Shifts, rows: Sequence[int] | IntArray | None = None) -> FloatArray:
-        """Return the logarithm of predicted over measured step time of some runs (all)."""
+        """Return the logarithm of predicted over measured of some runs (all)."""
         wanted = np.arange(len(self.runs)) if rows is None else np.asarray(rows)
-        seconds = [step_time(got) for got in self.prices(shifts, wanted)]
-        return np.asarray(np.log(np.array(seconds) / self.measured[wanted]))
+        told = [self.observable.predicted(got) or np.nan for got in self.prices(shifts, wanted)]
+        return np.asarray(np.log(np.array(told, dtype=np.float64) / self.measured[wanted]))
 
     def take(self, rows: Iterable[int]) -> "Runs":
         """Return some of the runs."""
-        return Runs(tuple(self.runs[at] for at in rows), self._accelerators, self._clusters)
+        some = tuple(self.runs[at] for at in rows)
+        return Runs(some, self.observable, self._accelerators, self._clusters)
 
     def _problem(self, problem: Problem, shifts: Shifts, profiles: dict[str, Profile]) -> Problem:
         """Return a problem with other constants; its model, which is the same, is shared."""
@@ -220,10 +239,5 @@ def _scaled(accelerator: Accelerator, factors: tuple[float, ...]) -> Accelerator
 def shifted_profile(name: str, shifts: Shifts) -> Profile:
     """Return a profile under shifted constants; switches in its name stay as they are said."""
     base, switches = profile_parts(name)
-    values = {f: profile_value(base, f, shifts) for f in PROFILE if f not in switches}
+    values = {f: profile_value(base, f, shifts) for f in TABLES["profiles"] if f not in switches}
     return replace(find_profile(name), **values)
-
-
-def step_time(got: CasePrice | MeshwrightError) -> float:
-    """Return the step time of a price, not a number where there is none."""
-    return float("nan") if isinstance(got, MeshwrightError) else float(got.batch.step_time_s[got.row])

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_yaml
 from meshwright.planner.choice import Choice
-from meshwright.planner.job import batch_sequences
+from meshwright.planner.job import MOST_RISK, batch_sequences
 from meshwright.planner.pins import both, read_pins
 from meshwright.planner.plan import RECOMPUTE_MODES
 
@@ -25,6 +25,8 @@ FLAG_NAMES: Final = {
 }
 _SHOWN_CHARACTERS: Final = 60
 _BATCHES: Final = ("global_batch_size", "global_batch_tokens")
+_INSTEAD: Final = (_BATCHES, ("headroom", "oom_risk"))
+"""Keys that stand for each other: a later layer's replace those of the layers before."""
 
 
 def _whole(value: Any) -> Any:
@@ -120,6 +122,7 @@ class JobSchema(_Schema):
     profile: Name | None = None
     loss: Name | None = None
     headroom: Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)] | None = None
+    oom_risk: Annotated[float, BeforeValidator(_number), Field(gt=0, le=MOST_RISK)] | None = None
     tokens: Count | None = None
     pins: dict[str, Any] | list[str] = Field(default_factory=dict)
     limits: dict[str, Any] | list[str] = Field(default_factory=dict)
@@ -239,8 +242,9 @@ def _merged(layers: list[dict[str, Any]]) -> dict[str, Any]:
     """Lay the layers over each other; pins and the strategy key by key."""
     merged: dict[str, Any] = {}
     for layer in layers:
-        if any(key in layer for key in _BATCHES):
-            merged = {k: v for k, v in merged.items() if k not in _BATCHES}
+        for keys in _INSTEAD:
+            if any(key in layer for key in keys):
+                merged = {k: v for k, v in merged.items() if k not in keys}
         for key, value in layer.items():
             nested = isinstance(value, dict) and key != "tuning"
             merged[key] = {**merged.get(key, {}), **value} if nested else value

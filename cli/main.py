@@ -71,6 +71,7 @@ def solve(
     profile: o.Profile = None,
     loss: o.Loss = None,
     headroom: o.Headroom = None,
+    oom_risk: o.OomRisk = None,
     tokens: o.Tokens = None,
     target_length: o.TargetLength = None,
     image_tokens: o.ImageTokens = None,
@@ -93,8 +94,8 @@ def solve(
 
     Everything can stand in one YAML job file, whose keys are model, cluster, global_batch_size (or
     global_batch_tokens), sequence_length, target_length, image_tokens, precision, optimizer, tuning,
-    expert_load, recompute_modules, mtp, target, profile, loss, headroom, tokens, pins, allow_idle and
-    time_limit_s. Paths in it are relative to its folder.
+    expert_load, recompute_modules, mtp, target, profile, loss, headroom, oom_risk, tokens, pins, allow_idle
+    and time_limit_s. Paths in it are relative to its folder.
 
     \b
     Exit codes: 0 found, 2 bad input, 3 infeasible, 4 limit without a plan.
@@ -120,6 +121,7 @@ def estimate(
     profile: o.Profile = None,
     loss: o.Loss = None,
     headroom: o.Headroom = None,
+    oom_risk: o.OomRisk = None,
     tokens: o.Tokens = None,
     target_length: o.TargetLength = None,
     image_tokens: o.ImageTokens = None,

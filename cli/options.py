@@ -68,7 +68,19 @@ Loss = Annotated[
 ]
 Headroom = Annotated[
     float | None,
-    typer.Option("--headroom", metavar="F", help="Fraction of usable memory to leave free; 0.04 by default."),
+    typer.Option(
+        "--headroom",
+        metavar="F",
+        help="Fraction of usable memory to leave free; by default what measured peaks ask for at --oom-risk.",
+    ),
+]
+OomRisk = Annotated[
+    float | None,
+    typer.Option(
+        "--oom-risk",
+        metavar="F",
+        help="Share of measured runs like this one whose peak may exceed the headroom; 0.05 by default.",
+    ),
 ]
 Tokens = Annotated[
     str | None,

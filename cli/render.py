@@ -43,7 +43,7 @@ def result_page(
 ) -> Group:
     """Return everything that ``solve`` has to say, files apart."""
     best = result.estimate
-    parts: list[list[RenderableType]] = [[_headline(result)]]
+    parts: list[list[RenderableType]] = [[_headline(result), *(_spread(best) if best else ())]]
     if best is not None:
         parts += [_plan(best, cluster), *_figures(best, width)]
     if result.infeasibility is not None:
@@ -70,7 +70,7 @@ def estimate_page(estimate: Estimate, cluster: Cluster, width: int) -> Group:
         f"  {seconds(estimate.step_time_s)} a step, {_rates(estimate)}"
     )
     parts: list[list[RenderableType]] = [
-        [head],
+        [head, *_spread(estimate)],
         _plan(estimate, cluster),
         *_figures(estimate, width),
         _notes(estimate.notes),
@@ -100,6 +100,12 @@ def _headline(result: Result) -> Text:
         why = "nothing fits" if result.status == "INFEASIBLE" else "no plan found within the limit"
         return status + plain(f"  {why}; searched for {seconds(result.runtime_s)}")
     return status + plain(f"  {seconds(result.objective_s)} a step, {_rates(result.estimate)}")
+
+
+def _spread(estimate: Estimate) -> list[Text]:
+    """Say how far a measured step time may lie from the predicted one, and by what."""
+    found = estimate.uncertainty
+    return [] if found is None else [plain(f"{seconds(estimate.step_time_s)} {found}", "dim")]
 
 
 def _rates(estimate: Estimate) -> str:
@@ -176,8 +182,11 @@ def _columns(estimate: Estimate, room: int) -> list[tuple[int, int]]:
 def _peaks(estimate: Estimate) -> list[RenderableType]:
     """Return the limit, and the peaks of all stages where not all are in the table."""
     limit = f"{gib(estimate.usable_bytes)} of {gib(estimate.capacity_bytes)} GiB after headroom"
+    room = estimate.headroom
     over = [rank for rank, peak in enumerate(estimate.peak_bytes) if peak > estimate.usable_bytes]
     rows = [("usable", limit)]
+    if room is not None:
+        rows.append(("headroom", f"{percent(room.share)}: {room.origin}"))
     if over:
         missing = max(estimate.peak_bytes) - estimate.usable_bytes
         which = listed(span(over[a], over[b]) for a, b in runs([r - i for i, r in enumerate(over)]))

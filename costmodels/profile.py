@@ -90,6 +90,8 @@ class Profile:
         The same for collectives of tensor, context and expert groups.
     scatter_rate
         Share of the rate of gathers that reduce-scatters reach.
+    reduce_rate
+        The same of all-reduces, which are two passes.
     reduce_whole
         Whether ZeRO-1 all-reduces whole gradients instead of scattering them.
     prefetch_units
@@ -176,6 +178,7 @@ class Profile:
     data_rate: Num
     layer_rate: Num
     scatter_rate: Num
+    reduce_rate: Num
     reduce_whole: bool
     prefetch_units: Num
     reduce_last: bool
@@ -214,7 +217,8 @@ class Profile:
 
     def backend_rate(self, collective: Collective) -> Num:
         """Return what the library of collectives reaches of the network's rate in one of them."""
-        return self.scatter_rate if collective == "reduce_scatter" else 1.0
+        rates: dict[Collective, Num] = {"reduce_scatter": self.scatter_rate, "all_reduce": self.reduce_rate}
+        return rates.get(collective, 1.0)
 
 
 @lru_cache(maxsize=1)
@@ -322,6 +326,15 @@ def own_profile(path: Path) -> Profile:
     changed = replace(parent, **{k: v for k, v in own.items() if k != "inherits"}, name=str(path))
     _check(changed)
     return replace(changed, sources=tuple(sources) or parent.sources)
+
+
+def parent_of(name: str) -> str | None:
+    """Return the name of the profile that one inherits from; None for the one that all others inherit from."""
+    base = profile_parts(name)[0]
+    if base.endswith(FILE_SUFFIX):
+        return str(_file_table(Path(base)).get("inherits", "generic"))
+    found = sourced_profiles()[base].get("inherits")
+    return None if found is None else str(found)
 
 
 def _file_table(path: Path) -> Mapping[str, Any]:

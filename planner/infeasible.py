@@ -244,7 +244,7 @@ def _lighter_jobs(problem: Problem) -> Iterator[Remedy]:
             yield f"precision {name}", lambda name=name: replace(problem, job=replace(job, precision=name))  # type: ignore[misc]
     if (job.loss or problem.profile.loss) != "fused" and "fused" in LOSSES:
         yield "a fused cross entropy (loss: fused)", lambda: replace(problem, job=replace(job, loss="fused"))
-    if job.headroom > 0:
+    if problem.headroom.share > 0:
         yield "no memory headroom (risky)", lambda: replace(problem, job=replace(job, headroom=0.0))
     kept = {"recompute": Choice(allowed=problem.target.recompute)}
     able = "offload" in problem.target.recompute and host_linked(problem)

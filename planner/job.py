@@ -9,11 +9,14 @@ from meshwright.costmodels.modules import MODULES
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 from meshwright.planner.choice import DECISIONS, Choice
 from meshwright.planner.pins import read_pins
-from meshwright.planner.plan import HEADROOM
 from meshwright.planner.tuning import Tuning, read_tuning
 
 _OPTIONAL_COUNTS = ("tokens", "target_length", "image_tokens")
 _NAMES = ("precision", "optimizer", "target", "profile", "loss")
+OOM_RISK = 0.05
+"""Share of runs that may exceed the headroom where nobody asks for another."""
+MOST_RISK = 0.5
+"""Half of the runs exceed the prediction itself."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,11 @@ class Job:
     loss
         ``full``, ``chunked`` or ``fused`` cross entropy; the profile's own when None.
     headroom
-        Fraction of the device's usable memory that a plan must leave free.
+        Fraction of the device's usable memory that a plan must leave free; None: what measured peaks ask for
+        at ``oom_risk`` (:mod:`meshwright.planner.headroom`).
+    oom_risk
+        Share of measured runs like this one whose peak may exceed the prediction by more than the headroom;
+        of no effect beside a given headroom.
     tokens
         Tokens of the whole run, for its bill; optional.
     choices
@@ -73,7 +80,7 @@ class Job:
     target: str = "any"
     profile: str | None = None
     loss: str | None = None
-    headroom: float = HEADROOM
+    headroom: float | None = None
     tokens: int | None = None
     choices: Mapping[str, Choice] = field(default_factory=dict)
     allow_idle: bool = False
@@ -83,6 +90,7 @@ class Job:
     expert_load: float = 1.0
     recompute_modules: tuple[str, ...] = ()
     mtp: bool = False
+    oom_risk: float = OOM_RISK
 
     def __post_init__(self) -> None:
         for name in ("global_batch_size", "sequence_length", *_OPTIONAL_COUNTS):
@@ -112,13 +120,18 @@ class Job:
                 raise MeshwrightError(f"{name}: {getattr(self, name)!r} is not true or false")
 
     def _check_shares(self) -> None:
-        """Refuse a headroom outside [0, 1) and a busiest expert rank below the mean."""
-        if isinstance(self.headroom, bool) or not isinstance(self.headroom, int | float):
-            raise MeshwrightError(f"headroom: {self.headroom!r} is not a number in [0, 1)")
-        if not 0 <= self.headroom < 1:
-            raise MeshwrightError(f"headroom: {self.headroom!r} is not in [0, 1); it is a fraction of memory")
-        load = self.expert_load
-        if isinstance(load, bool) or not isinstance(load, int | float) or not 1 <= load <= 10**6:
+        """Refuse a headroom outside [0, 1), a risk outside (0, 0.5] and a busiest rank below the mean."""
+        room, risk, load = self.headroom, self.oom_risk, self.expert_load
+        if room is not None and not _is_number(room):
+            raise MeshwrightError(f"headroom: {room!r} is not a number in [0, 1)")
+        if room is not None and not 0 <= room < 1:
+            raise MeshwrightError(f"headroom: {room!r} is not in [0, 1); it is a fraction of memory")
+        if not _is_number(risk) or not 0 < risk <= MOST_RISK:
+            raise MeshwrightError(
+                f"oom_risk: {risk!r} is not a number above 0 and at most {MOST_RISK:g}; it is the share of "
+                "runs that may exceed the headroom: 0.05"
+            )
+        if not _is_number(load) or not 1 <= load <= 10**6:
             raise MeshwrightError(
                 f"expert_load: {load!r} is not a number of at least 1; it is the rows of the busiest expert "
                 "rank over the mean, or the capacity factor"
@@ -193,6 +206,11 @@ def batch_sequences(data: Mapping[str, Any]) -> int:
             f"nearest: {' and '.join(near)}"
         )
     return below
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a real number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_count(name: str, value: Any) -> int:

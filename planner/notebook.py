@@ -18,13 +18,16 @@ def estimate_text(estimate: "Estimate") -> str:
     """Return an estimate in a few lines."""
     fits = "fits" if estimate.fits else "does not fit"
     peak, usable = bytes_to_gib(max(estimate.peak_bytes)), bytes_to_gib(estimate.usable_bytes)
+    room = estimate.headroom
     spent = (f"{_words(k)} {v / estimate.step_time_s:.1%}" for k, v in estimate.breakdown.items() if v > 0)
     return "\n".join(
         (
             f"{estimate.step_time_s:.4g} s a step, {estimate.mfu:.1%} MFU, "
             f"{estimate.tokens_per_s:,.0f} tokens/s",
+            *([] if estimate.uncertainty is None else [f"step time {estimate.uncertainty}"]),
             _mesh(estimate.plan),
             f"memory {peak:.2f} of {usable:.2f} GiB{_host(estimate)}: {fits}",
+            *([] if room is None else [f"headroom {room.share:.1%}: {room.origin}"]),
             "time: " + ", ".join(spent),
         )
     )
@@ -48,7 +51,7 @@ def result_text(result: "Result") -> str:
     """Return a result in a few lines: status and proof, then the plan or why there is none."""
     lines = [_proof(result)]
     if result.estimate is not None:
-        lines.append(estimate_text(result.estimate))
+        lines += [estimate_text(result.estimate), *result.binding]
     if result.infeasibility is not None:
         lines += [result.infeasibility.message, *(f"try: {r}" for r in result.infeasibility.remedies)]
     return "\n".join(lines)

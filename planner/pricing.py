@@ -23,6 +23,7 @@ from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate
 from meshwright.planner.tuned import trainable_parameters
+from meshwright.planner.uncertainty import uncertainty_of
 
 
 def loss_name(problem: Problem) -> str:
@@ -94,7 +95,7 @@ def peak_flops_per_s(problem: Problem) -> float:
 
 def usable_bytes(problem: Problem) -> float:
     """Return the memory that a plan may fill: the device's, less the headroom."""
-    return problem.cluster.accelerator.memory_bytes * (1 - problem.job.headroom)
+    return problem.cluster.accelerator.memory_bytes * (1 - problem.headroom.share)
 
 
 def _known(share: float) -> float | None:
@@ -135,6 +136,8 @@ def _estimate(problem: Problem, plan: Plan, got: Price) -> Estimate:
         parameters=problem.model.parameters,
         trainable_parameters=trainable_parameters(problem.model),
         notes=problem.notes,
+        headroom=problem.headroom,
+        uncertainty=uncertainty_of(problem),
     )
     return _with_bill(problem, replace(estimate, notes=(*estimate.notes, *_unchecked(estimate))))
 

@@ -14,13 +14,14 @@ from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.spec import Cluster
 from meshwright.planner.choice import Choice
 from meshwright.planner.graph import ModelGraph
+from meshwright.planner.headroom import Headroom, headroom_of
 from meshwright.planner.job import Job
 from meshwright.planner.lengths import check_lengths, length_notes
 from meshwright.planner.target import Target, find_target
 from meshwright.planner.target_job import fitted
 from meshwright.planner.tuned import mixed, tuned
-
 from meshwright.planner.whole import with_whole_embedding
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -40,9 +41,9 @@ class Problem:
     def model(self) -> ModelGraph:
         """The graph as it is trained: with adapters, frozen parts, and blocks that stay in 16 bits.
 
-        Raises
         Where the target splits no embedding, each tensor rank holds it whole.
 
+        Raises
         ------
         MeshwrightError
             If the job's tuning names something that the model does not have.
@@ -70,11 +71,24 @@ class Problem:
         """The optimizer."""
         return find_optimizer(self.job.optimizer)
 
+    @cached_property
+    def headroom(self) -> Headroom:
+        """What a plan must leave free of a device's memory: the job's, or what measured peaks ask for."""
+        return headroom_of(self.job, self.profile.name, self.cluster.accelerator)
+
     def choosing(self, **choices: Choice) -> "Problem":
         """Return the problem with more choices of its job; what does not depend on them is kept."""
-        changed = replace(self, job=replace(self.job, choices={**self.job.choices, **choices}))
-        given = {f.name for f in fields(self)}
-        changed.__dict__.update({k: v for k, v in self.__dict__.items() if k not in given})
+        return self._keeping(replace(self.job, choices={**self.job.choices, **choices}))
+
+    def leaving(self, headroom: float) -> "Problem":
+        """Return the problem with a given headroom; what does not depend on it is kept."""
+        return self._keeping(replace(self.job, headroom=headroom), "headroom")
+
+    def _keeping(self, job: Job, *but: str) -> "Problem":
+        """Return the problem of another job with everything found already ``but`` some of it."""
+        changed, given = replace(self, job=job), {f.name for f in fields(self)}
+        found = {k: v for k, v in self.__dict__.items() if k not in given and k not in but}
+        changed.__dict__.update(found)
         return changed
 
     @property

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from meshwright.planner.headroom import Headroom
 from meshwright.planner.plan import Plan
+from meshwright.planner.uncertainty import Uncertainty
 
 Status = Literal["OPTIMAL", "FEASIBLE", "INFEASIBLE", "UNKNOWN"]
 
@@ -25,6 +27,10 @@ class Estimate:
         For each pipeline rank the bytes by item; the items add up to ``peak_bytes[rank]``.
     capacity_bytes, usable_bytes
         Memory of a device, and what the headroom leaves of it.
+    headroom
+        What is left free, and where that comes from.
+    uncertainty
+        How far a measured step time may lie from ``step_time_s``, by the nearest runs that were measured.
     host_bytes
         For each pipeline rank what one device keeps in host memory; zeros without offloading.
     host_share_bytes
@@ -67,6 +73,8 @@ class Estimate:
     host_share_bytes: float | None = None
     nvme_bytes: tuple[float, ...] = ()
     nvme_share_bytes: float | None = None
+    headroom: Headroom | None = None
+    uncertainty: Uncertainty | None = None
 
     @property
     def fits_device(self) -> bool:
@@ -141,7 +149,10 @@ class SearchRecord:
 
 @dataclass(frozen=True)
 class Result:
-    """The answer of ``solve``; objective, bound and plan are None where there is nothing to tell."""
+    """The answer of ``solve``; objective, bound and plan are None where there is nothing to tell.
+
+    ``lost_to_headroom`` is a faster plan that the device would hold if nothing had to be left free.
+    """
 
     status: Status
     objective_s: float | None
@@ -154,6 +165,7 @@ class Result:
     binding: tuple[str, ...] = ()
     record: SearchRecord | None = None
     notes: tuple[str, ...] = ()
+    lost_to_headroom: Estimate | None = None
 
     @property
     def gap(self) -> float | None:
@@ -181,6 +193,7 @@ class Result:
             "binding": list(self.binding),
             "record": asdict(self.record) if self.record else None,
             "notes": list(self.notes),
+            "lost_to_headroom": self.lost_to_headroom.to_dict() if self.lost_to_headroom else None,
         }
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
 from meshwright.planner.infeasible import explain
 from meshwright.planner.left_out import left_out
+from meshwright.planner.lost import headroom_words, lost_to_headroom
 from meshwright.planner.pricing import price_plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Result, SearchRecord, Status
@@ -95,6 +96,8 @@ def solve_problem(
         return _without_plan(problem, f, state, started, expired)
     best = price_plan(problem, expand(f, found))
     bound = min(state.bound, best.step_time_s)
+    lost = lost_to_headroom(f, best, expired)
+    price_of_room = () if lost is None else (headroom_words(best, lost),)
     status: Status = "OPTIMAL" if bound >= best.step_time_s * (1 - PROOF_GAP) else "FEASIBLE"
     return Result(
         status=status,
@@ -103,7 +106,8 @@ def solve_problem(
         plan=best.plan,
         estimate=best,
         alternatives=find_alternatives(f, best, alternatives, expired) if alternatives else (),
-        binding=binding(replace(f, problem=problem), best),
+        binding=(*binding(replace(f, problem=problem), best), *price_of_room),
+        lost_to_headroom=lost,
         record=_record(problem, f, state),
         notes=notes,
         runtime_s=time.perf_counter() - started,

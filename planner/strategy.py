@@ -150,7 +150,7 @@ def plan_from(
         precision=job.precision,
         optimizer=job.optimizer,
         loss=loss_name(problem),
-        headroom=float(job.headroom),
+        headroom=problem.headroom.share,
         parameters=problem.base.parameters,
         hidden_size=problem.base.hidden_size,
         target=job.target,

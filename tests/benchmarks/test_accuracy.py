@@ -1,17 +1,16 @@
 """The accuracy of predictions is told of the right rows, and none is lost."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchmarks import accuracy, accuracy_left_out
+from benchmarks import accuracy, accuracy_left_out, accuracy_memory
 from benchmarks.accuracy_groups import kind_of, mean_over_families, packed, ranking, sweeps
-from benchmarks.accuracy_left_out import CalibrationError, alone, left_out_figures, price_left_out, voters
+from benchmarks.accuracy_left_out import alone, left_out_figures, price_left_out, voters
 from benchmarks.accuracy_memory import fit_confusion, memory_errors
 from benchmarks.accuracy_report import figures, text
 from benchmarks.accuracy_stats import Confusion
@@ -19,6 +18,7 @@ from benchmarks.accuracy_targets import TARGETS
 from benchmarks.measured_prices import Priced, price_rows
 from benchmarks.rows import Row, counter_of, read_rows
 from meshwright.hardware.units import gib_to_bytes
+from meshwright.planner.headroom import Headroom
 
 ROWS = {row.id: row for row in read_rows()}
 PLAIN = ROWS["dgxc_v24111_llama31_405b_bf16_32"]
@@ -97,7 +97,7 @@ def test_sweeps_hold_layouts_of_one_model_alone() -> None:
     assert [ranking(s) for s in found] == [(-1.0, 4.0), (1.0, 0.0)]
 
 
-def test_runs_out_of_memory_count_whatever_their_trust() -> None:
+def test_runs_out_of_memory_count_whatever_their_trust(monkeypatch: pytest.MonkeyPatch) -> None:
     (priced,) = price_rows([PLAIN])
     items = dict.fromkeys(priced.memory or {}, 0.0)
 
@@ -113,6 +113,7 @@ def test_runs_out_of_memory_count_whatever_their_trust() -> None:
         holding(79.0, outcome="oom", trust=None),
         holding(99.0, outcome="oom", trust="C"),
     ]
+    monkeypatch.setattr(accuracy_memory, "measured_headroom", lambda risk, *_: Headroom(risk, "made up"))
     at_all, with_room = fit_confusion(runs), fit_confusion(runs, 0.04)
     assert at_all == Confusion(fit_called_fit=2, fit_called_oom=1, oom_called_fit=1, oom_called_oom=1)
     assert with_room == Confusion(fit_called_fit=1, fit_called_oom=2, oom_called_fit=0, oom_called_oom=2)
@@ -214,30 +215,19 @@ def test_accelerators_of_one_family_are_extrapolation_outside_the_mean() -> None
     assert found["targets"][0]["met"] is False
 
 
-def test_leaving_out_without_a_calibration_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr(accuracy_left_out, "import_module", absent)
-    with pytest.raises(CalibrationError, match="there is no benchmarks/calibrate"):
-        price_left_out(family_rows("a", "h100-sxm-80gb"))
-
-
 def test_a_stopped_run_resumes_and_a_changed_one_starts_anew(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     calls: list[str] = []
 
-    def leave_one_out(rows: tuple[Row, ...], families: tuple[str, ...]) -> dict[str, list[Priced]]:
+    def leave_one_out(rows: Sequence[Row], families: Sequence[str]) -> dict[str, list[Priced]]:
         calls.extend(families)
         return {
             f: [Priced(r, step_time_s=1.0, memory={"weights": 2.0}) for r in rows if r.family == f]
             for f in families
         }
 
-    monkeypatch.setattr(
-        accuracy_left_out, "import_module", lambda _: SimpleNamespace(leave_one_out=leave_one_out)
-    )
+    monkeypatch.setattr(accuracy_left_out, "leave_one_out", leave_one_out)
     rows, cache = [*family_rows("a", "h100-sxm-80gb"), *family_rows("b", "b200-sxm")], tmp_path / "done.jsonl"
     whole = price_left_out(rows, cache)
     kept = cache.read_text("utf-8").splitlines()

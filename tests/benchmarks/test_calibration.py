@@ -5,9 +5,9 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from benchmarks.calibrate import expressed
 from benchmarks.fit_constants import ROWS_EACH
 from benchmarks.fit_file import Entry, stored
+from benchmarks.fit_rows import expressed
 from benchmarks.fit_runs import Runs
 from benchmarks.measured_prices import price_rows
 from benchmarks.rows import BUILT_IN, Row, read_rows

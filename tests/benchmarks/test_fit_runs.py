@@ -5,9 +5,9 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from benchmarks.calibrate import expressed
 from benchmarks.fit_constants import ACCELERATOR, EVERYWHERE, PROFILE, TABLES, Constant
 from benchmarks.fit_file import stored_shifts
+from benchmarks.fit_rows import expressed
 from benchmarks.fit_runs import (
     ABOUT,
     ROOT,

@@ -54,6 +54,13 @@ def test_file_alone_makes_a_job(job: Any) -> None:
     assert Job.from_mapping(request.job).choices == request.job["pins"]
 
 
+def test_a_headroom_and_a_risk_stand_for_each_other_and_the_later_word_counts(job: Any) -> None:
+    assert job(GOOD + "headroom: 0.1\n", oom_risk=0.2).job.get("headroom") is None
+    assert job(GOOD + "oom_risk: 0.2\n", headroom=0.1).job.get("oom_risk") is None
+    both = job(GOOD + "headroom: 0.1\noom_risk: 0.2\n").job
+    assert (both["headroom"], both["oom_risk"]) == (0.1, 0.2)
+
+
 def test_what_is_trained_may_be_text_or_a_mapping(job: Any) -> None:
     written = "image_tokens: 1024\ntarget_length: 114\nexpert_load: 1.2\nmtp: true\n"
     request = job(GOOD + written + "tuning: {kind: lora, r: 8}\n")
@@ -207,6 +214,8 @@ def test_defaults_yield_to_the_file(job: Any, tmp_path: Path) -> None:
         (GOOD + "tuning: 4\n", "tuning is 4; text such as lora"),
         (GOOD + "expert_load: true\n", "expert_load is 'True'"),
         (GOOD + "headroom: false\n", "headroom is 'False'"),
+        (GOOD + "oom_risk: 0\n", "oom_risk is 0"),
+        (GOOD + "oom_risk: 0.7\n", "oom_risk is 0.7"),
         (GOOD + "time_limit_s: true\n", "time_limit_s is 'True'"),
         (GOOD + "strategy: {recompute: 4}\n", r"strategy.recompute is 4; a mode \(none, selective"),
         (GOOD + "strategy: {recompute: {0-3: 1}}\n", "strategy.recompute is {'0-3': 1}; a mode"),

@@ -11,7 +11,9 @@ from rich.console import Console
 from meshwright.cli import render
 from meshwright.cli.plan_page import layout, mesh
 from meshwright.hardware.catalogue import load_cluster
+from meshwright.planner.headroom import Headroom
 from meshwright.planner.result import Estimate, Result
+from meshwright.planner.uncertainty import Uncertainty
 from tests.cli import examples
 
 
@@ -70,6 +72,22 @@ def test_result_says_what_was_found_and_proves_it() -> None:
     )
     notes = section(text, "Notes")
     assert notes == "• found fast • the price is of a made-up machine"
+
+
+def test_the_spread_of_measured_runs_stands_below_the_step_time() -> None:
+    known = Uncertainty(0.093, 0.21, 42, "megatron-core on h100-sxm, dense", extrapolated=False)
+    told = "10.000 s ± 9% (two of three of 42 runs: megatron-core on h100-sxm, dense)"
+    best = replace(examples.estimate(), uncertainty=known)
+    for answer in (best, replace(examples.result(), estimate=best)):
+        assert page(answer, 100).splitlines()[1] == told
+    beyond = replace(best, uncertainty=replace(known, extrapolated=True))
+    assert "10.000 s extrapolated: no measured run on this accelerator; ± 9%" in page(beyond, 120)
+
+
+def test_the_headroom_says_where_it_comes_from() -> None:
+    room = Headroom(0.05, "0.95 of 76 measured peaks (reserved memory) stay within 5.0%", 0.05)
+    text = " ".join(page(replace(examples.estimate(), headroom=room)).split())
+    assert "headroom 5.0 %: 0.95 of 76 measured peaks (reserved memory) stay within 5.0%" in text
 
 
 def test_plan_is_told_in_words() -> None:

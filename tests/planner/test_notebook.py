@@ -4,7 +4,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+from meshwright.planner.headroom import Headroom
 from meshwright.planner.notebook import estimate_html, estimate_text, result_html, result_text
+from meshwright.planner.uncertainty import Uncertainty
 from tests.cli import examples
 
 
@@ -47,6 +49,15 @@ def test_result_text_has_the_proof_and_the_plan() -> None:
     assert lines[2] == "tp 2, pp 2, vpp 1, dp 4, micro-batch 2, ZeRO 1"
     assert lines[3] == "memory 60.00 of 76.00 GiB: fits"
     assert lines[4] == "time: forward 30.0%, backward 60.0%, bubble 9.0%, optimizer 1.0%"
+
+
+def test_text_has_the_spread_and_the_origin_of_the_headroom() -> None:
+    spread = Uncertainty(0.093, 0.21, 42, "fsdp2, dense", extrapolated=False)
+    told = estimate_text(
+        replace(examples.estimate(), uncertainty=spread, headroom=Headroom(0.05, "as given"))
+    )
+    assert "step time ± 9% (two of three of 42 runs: fsdp2, dense)" in told.splitlines()
+    assert "headroom 5.0%: as given" in told.splitlines()
 
 
 def test_text_of_what_does_not_fit_says_so() -> None:

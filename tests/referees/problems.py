@@ -136,7 +136,7 @@ def with_uneven_chunks(problem: Problem) -> Problem:
 
 def with_memory(problem: Problem, usable: float, host_share: float | None = None) -> Problem:
     """Return the problem with another memory of its devices, and of their hosts."""
-    device = replace(problem.cluster.accelerator, memory_bytes=usable / (1 - problem.job.headroom))
+    device = replace(problem.cluster.accelerator, memory_bytes=usable / (1 - problem.headroom.share))
     host = None if host_share is None else host_share * problem.cluster.devices_per_host
     cluster = replace(problem.cluster, accelerator=device, host_memory_bytes=host)
     changed = Problem(problem.base, cluster, problem.job)
