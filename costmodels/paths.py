@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshwright.costmodels.arrays import FloatArray
+from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.pipeline import EVENTS, Event, durations, rows_at_once, run
 from meshwright.costmodels.schedule import NUM_KINDS, StaticSchedule
 
@@ -159,3 +159,42 @@ def base_paths(schedule: StaticSchedule) -> tuple[Path, ...]:
             where = ranks.tolist() if np.ptp(row) == 0 else sorted({0, own} | last)
             paths += [_backtrack(schedule, binding, rank, event) for rank in where for event in EVENTS]
     return tuple(_undominated(paths))
+
+
+@dataclass(frozen=True)
+class PathTable:
+    """Paths to the end of a rank as arrays: P of them over C chunks.
+
+    Attributes
+    ----------
+    forward_counts, backward_counts, weight_counts
+        ``(P, C)``, passes of each chunk.
+    transfers, rank
+        ``(P,)``.
+    """
+
+    forward_counts: FloatArray
+    backward_counts: FloatArray
+    weight_counts: FloatArray
+    transfers: FloatArray
+    rank: IntArray
+
+    def lengths(
+        self, forward_s: FloatArray, backward_s: FloatArray, transfer_s: float, weight_s: FloatArray
+    ) -> FloatArray:
+        """Seconds along each path, ``(P,)``, for one set of times, ``(C,)`` each."""
+        passes = self.forward_counts @ forward_s + self.backward_counts @ backward_s
+        return np.asarray(passes + self.weight_counts @ weight_s + self.transfers * transfer_s)
+
+
+@lru_cache(maxsize=256)
+def base_table(schedule: StaticSchedule) -> PathTable:
+    """The `base_paths` to the ends of ranks."""
+    paths = [path for path in base_paths(schedule) if path.event == "end"]
+    return PathTable(
+        forward_counts=np.array([p.forward_counts for p in paths], dtype=np.float64),
+        backward_counts=np.array([p.backward_counts for p in paths], dtype=np.float64),
+        weight_counts=np.array([p.weight_counts for p in paths], dtype=np.float64),
+        transfers=np.array([p.transfers for p in paths], dtype=np.float64),
+        rank=np.array([p.rank for p in paths]),
+    )

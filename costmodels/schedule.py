@@ -90,10 +90,10 @@ class StaticSchedule:
         """``(operations,)``, index of each operation's kind and chunk in a ``(kinds, chunks)`` table."""
         return self.kind * self.num_chunks + self.chunk
 
-    @property
+    @cached_property
     def chunks_of_rank(self) -> IntArray:
-        """``(pp, vpp)``, the chunks of each rank in model order."""
-        return np.argsort(self.rank_of_chunk, kind="stable").reshape(self.pp, self.vpp)
+        """``(pp, vpp)``, the chunks of each rank in model order; read-only."""
+        return _frozen(np.argsort(self.rank_of_chunk, kind="stable").reshape(self.pp, self.vpp))
 
     def last_operation(self, kind: int | None = None) -> IntArray:
         """``(pp,)``, the last operation of each rank, or the last one of a kind."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.paths import base_paths, path_length
+from meshwright.costmodels.paths import base_table
 from meshwright.costmodels.pipeline_bounds import uniform_bound
 from meshwright.costmodels.schedule import StaticSchedule
 from meshwright.planner.bounds import SAFETY
@@ -29,19 +29,14 @@ def spread_bound(f: Field, split: Split) -> float:
 
 def path_bound(f: Field, split: Split) -> float:
     """Return the stronger bound: the longest of the schedule's base paths, recomputation included."""
-    schedule, tables, profile = split.schedule, split.tables, f.setting.profile
+    schedule, tables = split.schedule, split.tables
     forward, backward, weight = _chunk_times(f, split)
     reduction = _by_rank(schedule, split.kinds @ tables.reduce_s[0])
-    longest = 0.0
-    for path in base_paths(schedule):
-        if path.event != "end":
-            continue
-        passes = np.array(path.backward_counts)
-        least = passes[schedule.chunks_of_rank].min(axis=1)
-        own = float(path_length(path, forward, backward, tables.transfer_s[0], weight))
-        length = own + float(least @ split.filled.seconds)
-        longest = max(longest, length + profile.overlap_cost * reduction[path.rank])
-    return (longest + _update(f, split)) * SAFETY
+    paths = base_table(schedule)
+    passes = paths.backward_counts[:, schedule.chunks_of_rank].min(axis=2)
+    own = paths.lengths(forward, backward, float(tables.transfer_s[0]), weight)
+    ends = own + passes @ split.filled.seconds + f.setting.profile.overlap_cost * reduction[paths.rank]
+    return float(ends.max() + _update(f, split)) * SAFETY
 
 
 def _chunk_times(f: Field, split: Split) -> tuple[FloatArray, FloatArray, FloatArray]:

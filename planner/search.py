@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
-from meshwright.planner.cpsat.listing import list_plans
+from meshwright.planner.cpsat.listing import WALKS, list_plans
 from meshwright.planner.cpsat.mesh_solver import MeshSolver, Outcome
 from meshwright.planner.events import SearchEvent
 from meshwright.planner.field import Field
@@ -114,7 +114,7 @@ def solve_mesh(
     The plans are listed where they are few (:mod:`meshwright.planner.cpsat.listing`); else CP-SAT decides.
     """
     task, known = f.task(row), None if start is None else start.candidate
-    listed = list_plans(task, cutoff_s)
+    listed = list_plans(task, cutoff_s, WALKS if effort.mesh_limit >= MESH_LIMIT else 1)
     if listed is None:
         return MeshSolver(task, cutoff_s, effort.mesh_limit).solve(cutoff_s, effort.tolerance, known)
     best = listed.best

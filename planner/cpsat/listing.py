@@ -33,7 +33,7 @@ MOST = 8_000
 BEAM = 200
 """Beginnings that are kept instead where there are more."""
 WALKS = 3
-"""Times that the walk is tried."""
+"""Times that the walk is tried where plans are many."""
 TOGETHER = 32
 """Plans that are priced in one call."""
 CUT_AT = 4
@@ -119,10 +119,10 @@ class Listing:
         self.transfer_s = float(task.tables.transfer_s[0])
         self.fixed_s = float(task.setting.profile.step_fixed_s)
 
-    def below(self, cutoff_s: float) -> Listed:
+    def below(self, cutoff_s: float, walks: int) -> Listed:
         """Return what is found below a cutoff."""
         best: Candidate | None = None
-        for _ in range(WALKS):
+        for _ in range(walks):
             chains = self._walk(cutoff_s)
             found = self._priced(chains, cutoff_s)
             if found is not None:
@@ -236,7 +236,7 @@ def _joined(parts: Sequence[_Chains], ranks: int, paths: int, complete: bool) ->
     )
 
 
-def list_plans(task: MeshTask, cutoff_s: float) -> Listed | None:
+def list_plans(task: MeshTask, cutoff_s: float, walks: int = WALKS) -> Listed | None:
     """Return the plans of a mesh below a cutoff; None where modes do not follow from a stage's layers."""
     schedule = schedule_of(task)
     scaled = scale(task.setting, task.strategies, task.tables, task.want, task.limits)
@@ -247,4 +247,4 @@ def list_plans(task: MeshTask, cutoff_s: float) -> Listed | None:
     if not all(runs):
         return Listed(None, True, ())
     stages = [stages_of(task.setting, task.tables, schedule, own) for own in runs]
-    return Listing(task, schedule, stages).below(cutoff_s)
+    return Listing(task, schedule, stages).below(cutoff_s, walks)

@@ -26,7 +26,7 @@ SEED = 7
 RELATIVE_GAP = 1e-4
 MAX_ROUNDS = 60
 RELAXED_ROUNDS = 40
-"""Times that the linear relaxation is cut at most."""
+"""Times that the linear relaxation is cut at most, and for each deterministic second of a mesh's limit."""
 RELAXED_CUTS = 3
 """Ranks that end last, to which each of these cuts leads."""
 RELAXED_GAP = 1e-5
@@ -270,7 +270,7 @@ class MeshSolver:
         """Cut at the optimum of the linear relaxation until its bound is its simulated time."""
         goals, relaxed = self.objective, Relaxation(self.model)
         transfer = float(self.task.tables.transfer_s[0])
-        for _ in range(RELAXED_ROUNDS):
+        for _ in range(round(RELAXED_ROUNDS * min(1.0, self.limit))):
             if not relaxed.solve():  # nothing is left below the cutoff, which CP-SAT will find as well
                 return
             forward, backward = relaxed.values(goals.forward), relaxed.values(goals.backward)
