@@ -9,6 +9,8 @@ norm (``LlamaRMSNorm`` of transformers and its kin, computed in fp32)
     its gradient 8, casts 12, products 38, sum 12, broadcast and reduction 10 = 86 against 6. The fp32 copy
     of the input (4 bytes) is kept in the place of the input (2), and the normalised bf16 tensor (2) beside
     the output: 4 bytes more. A norm with a shift is ``layer_norm``, one kernel in PyTorch as well.
+    A 32-bit recipe has nothing to cast: forward 8 + 4 + 8 + 8 = 28 against 8; backward 8, 12, 38, 12 and 10
+    = 80 against 12; the normalised tensor is kept beside the output: 4 bytes, which are 2 at 16 bits.
 activation (gated: ``silu(gate) * up``)
     forward 4 + 6 = 10 against 6; backward 6 + 6 + 6 = 18 against 10; the activated gate is kept: 2 bytes.
     A plain activation function is one kernel in PyTorch as well.
@@ -32,9 +34,12 @@ from meshwright.costmodels.work import Chain
 Fusion = Literal["fused", "eager"]
 FUSIONS: Final = ("fused", "eager")
 """How a stack may run a group of operators."""
+WIDE_BYTES: Final = 4
+"""Of an element from which a recipe has nothing to cast."""
 
 
 NORM: Final = Chain(36 / 4, 86 / 6, 4.0, 6, 13)
+WIDE_NORM: Final = Chain(28 / 8, 80 / 12, 2.0, 4, 11)
 GATED: Final = Chain(10 / 6, 18 / 10, 2.0, 2, 3)
 ROTARY: Final = Chain(20 / 4, 20 / 4, 0.0, 5, 5)
 DROPOUT: Final = Chain(5 / 3, 1.0, 0.0, 2, 2)
@@ -43,12 +48,15 @@ GROUPS: Final = ("norm", "activation", "rotary", "residual")
 """Groups of memory-bound operators that a stack fuses or not."""
 
 
-def chain_of(op: Pointwise | ExpertActivation) -> Chain | None:
-    """Return the chain that an operator is without fusion; None if it is one kernel either way."""
+def chain_of(op: Pointwise | ExpertActivation, wide: bool = False) -> Chain | None:
+    """Return the chain that an operator is without fusion; None if it is one kernel either way.
+
+    ``wide`` recipes have elements of 32 bits.
+    """
     if isinstance(op, ExpertActivation):
         return GATED if op.reads >= 2 * op.writes else None
     if op.group == "norm":
-        return None if op.weights >= 2 * op.writes > 0 else NORM
+        return None if op.weights >= 2 * op.writes > 0 else WIDE_NORM if wide else NORM
     if op.group == "activation":
         return GATED if op.reads >= 2 * op.writes else None
     if op.group == "rotary":
@@ -56,10 +64,10 @@ def chain_of(op: Pointwise | ExpertActivation) -> Chain | None:
     return DROPOUT if op.group == "residual" and op.mask_features else None
 
 
-def unfused(op: Operator, fusions: Mapping[str, str]) -> Operator:
-    """Return an operator as a stack runs it whose groups are ``fused`` or ``eager``."""
+def unfused(op: Operator, fusions: Mapping[str, str], wide: bool = False) -> Operator:
+    """Return an operator as a stack runs it whose groups are ``fused`` or ``eager``; see :func:`chain_of`."""
     if not isinstance(op, Pointwise | ExpertActivation):
         return op
     group = "activation" if isinstance(op, ExpertActivation) else op.group
-    chain = chain_of(op) if fusions.get(group) == "eager" else None
+    chain = chain_of(op, wide) if fusions.get(group) == "eager" else None
     return op if chain is None else replace(op, chain=chain)

@@ -15,7 +15,7 @@ from meshwright.costmodels.arrays import FloatArray, Num, stacked
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.collectives import collective_time, dispatch_time
-from meshwright.costmodels.fusion import unfused
+from meshwright.costmodels.fusion import WIDE_BYTES, unfused
 from meshwright.costmodels.moe import Exchange, ExpertGemm
 from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator, Product
 from meshwright.costmodels.overlap import exposed_time
@@ -109,6 +109,7 @@ def adapt(
     """
     blocks = kind.role == "block" and kind.low_precision
     low = precision is not None and precision.low_compute is not None and blocks
+    wide = precision is not None and precision.element_bytes >= WIDE_BYTES
     heads = {op.name for op, loss_ in pairwise(kind.operators) if isinstance(loss_, CrossEntropy)}
 
     def swap(op: Operator) -> Operator:
@@ -127,7 +128,7 @@ def adapt(
             return replace(op, deduplicated=once, lowered=profile.low_dispatch)
         if isinstance(op, Boundary):
             return replace(op, keeps=profile.keeps_gathered)
-        return unfused(op, profile.fusions)
+        return unfused(op, profile.fusions, wide)
 
     return replace(kind, operators=tuple(swap(op) for op in kind.operators))
 

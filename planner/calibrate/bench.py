@@ -21,6 +21,7 @@ from meshwright.planner.calibrate.cases import (
     Host,
     Product,
     Stream,
+    Tokens,
     Unit,
     Update,
 )
@@ -117,9 +118,11 @@ class Bench:
             return self._update(case.elements, 1)
         if isinstance(case, Host):
             return self._host(case)
-        assert self.groups is not None and isinstance(case, Exchange | Beside)
+        assert self.groups is not None and isinstance(case, Exchange | Tokens | Beside)
         if isinstance(case, Exchange):
             return bench_groups.exchange(case, self.groups, self.device)
+        if isinstance(case, Tokens):
+            return bench_groups.tokens(case, self.groups, self.device)
         return bench_groups.beside(case, self.groups, self._random, self.device)
 
     def _random(self, dtype: str, *shape: int) -> "torch.Tensor":
@@ -162,7 +165,7 @@ class Bench:
         ]
         for p in params:
             p.grad = torch.ones_like(p)
-        step: Call = torch.optim.AdamW(params).step
+        step: Call = torch.optim.AdamW(params, fused=True).step
         return step
 
     def _host(self, case: Host) -> Call:
@@ -189,12 +192,14 @@ class Bench:
         return self.seconds(graph.replay) / GRAPH_CALLS
 
     def _unit(self, case: Unit) -> float:
-        """Return the seconds that FSDP2 takes to gather a unit, or to scatter its gradients.
+        """Return the seconds that a unit is gathered in, or its gradients scattered or reduced.
 
         A scatter is what a pass over almost no tokens takes beyond the gather and the pass itself.
         """
         unit = bench_groups.unit(case, self.device)
+        if case.work == "reduce":
+            return self.seconds(unit.reduce)
         gather = self.seconds(unit.gather)
-        if case.direction == "gather":
+        if case.work == "gather":
             return gather
         return max(self.seconds(unit.whole) - gather - self.seconds(unit.plain), gather / 100)

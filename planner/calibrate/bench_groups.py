@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from meshwright.planner.calibrate.cases import Beside, Exchange, Unit
+from meshwright.planner.calibrate.cases import Beside, Exchange, Tokens, Unit
 
 WIDTH: Final = 4
 """Bytes of an fp32 element."""
@@ -109,16 +109,18 @@ def beside(case: Beside, groups: Groups, random: Callable[..., Any], device: str
 
 @dataclass(frozen=True)
 class UnitCalls:
-    """A unit gathered; its whole pass over one token; the same pass without sharding."""
+    """A unit gathered, its pass over one token, the same without sharding; gradients of copies reduced."""
 
     gather: Call
     whole: Call
     plain: Call
+    reduce: Call
 
 
 def unit(case: Unit, device: str) -> UnitCalls:
     """Return the calls of one FSDP2 unit of square weights."""
     import torch
+    import torch.distributed as dist
     from torch.distributed.fsdp import fully_shard
 
     layers = max(case.tensor_bytes // (WIDTH * UNIT_SIDE**2), 1)
@@ -134,7 +136,26 @@ def unit(case: Unit, device: str) -> UnitCalls:
     def passes(model: Any) -> None:
         model(token).sum().backward()
 
-    return UnitCalls(gather, lambda: passes(sharded), lambda: passes(plain))
+    def reduce() -> None:
+        for work in [dist.all_reduce(p.data, async_op=True) for p in plain.parameters()]:
+            work.wait()
+
+    return UnitCalls(gather, lambda: passes(sharded), lambda: passes(plain), reduce)
+
+
+def tokens(case: Tokens, groups: Groups, device: str) -> Call:
+    """Return what gathers activations along the sequence, or sums and scatters them, between DTensors."""
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    mesh = DeviceMesh.from_group(groups.host, "cpu" if device == "cpu" else "cuda")
+    length = max(case.tensor_bytes // (WIDTH * UNIT_SIDE * case.inside), 1)
+    gathers = case.direction == "gather"
+    held = torch.ones(1, length * (1 if gathers else case.inside), UNIT_SIDE, device=device)
+    before, after = (Shard(1), Replicate()) if gathers else (Partial(), Shard(1))
+    spread = DTensor.from_local(held, mesh, [before], run_check=False)
+    return lambda: spread.redistribute(placements=[after]).to_local() + 0
 
 
 def _chain(layers: int, device: str) -> Any:

@@ -19,6 +19,7 @@ KIB: Final = 1024
 ExchangeName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 EXCHANGES: Final[tuple[ExchangeName, ...]] = get_args(ExchangeName)
 Direction = Literal["gather", "scatter"]
+UnitWork = Literal["gather", "scatter", "reduce"]
 Part = Literal["product", "collective", "both"]
 HostName = Literal["operator", "launch", "forward", "backward", "step"]
 MAX_SAMPLES: Final = 100_000
@@ -85,12 +86,24 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A group of fp32 weights gathered, or its gradients scattered, by FSDP2 over all ranks."""
+    """A group of fp32 weights, in a data-parallel group of all ranks.
+
+    Gathered or its gradients scattered by FSDP2, or the gradients of whole copies reduced one by one.
+    """
+
+    work: UnitWork
+    tensor_bytes: int
+    inside: int
+    across: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Activations of fp32 that the tensor ranks of a host gather, or sum and scatter, as DTensors."""
 
     direction: Direction
     tensor_bytes: int
     inside: int
-    across: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +121,7 @@ class Beside:
     across: int
 
 
-Case = Product | Core | Stream | Update | Host | Exchange | Unit | Beside
+Case = Product | Core | Stream | Update | Host | Exchange | Unit | Tokens | Beside
 KINDS: Final[dict[str, type[Case]]] = {kind.__name__.lower(): kind for kind in get_args(Case)}
 
 
@@ -137,7 +150,7 @@ CPU: Final = Scale(
     side=256,
     lengths=((4, 128), (2, 256), (2, 512), (1, 1024)),
     heads=4,
-    stream_elements=(2**17, 2**19, 2**21, 2**22),
+    stream_elements=(2**17, 2**18, 2**19, 2**21),
     update_elements=(2**18, 2**21, 2**22),
     message_bytes=(4 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB),
     unit_bytes=(MIB, 4 * MIB, 16 * MIB),
@@ -195,12 +208,14 @@ def _groups(scale: Scale, dtype: str, inside: int, across: int) -> tuple[list[Ca
     exchanges: list[Case] = [
         Exchange(c, b, i, a) for i, a in where for b in scale.message_bytes for c in EXCHANGES
     ]
+    works: tuple[UnitWork, ...] = get_args(UnitWork)
+    units: list[Case] = [Unit(work, b, inside, across) for b in scale.unit_bytes for work in works]
     ways: tuple[Direction, ...] = get_args(Direction)
-    units: list[Case] = [Unit(way, b, inside, across) for b in scale.unit_bytes for way in ways]
+    tokens: list[Case] = [Tokens(w, b, inside) for b in scale.unit_bytes for w in ways if inside > 1]
     largest = scale.unit_bytes[1]
     parts: tuple[Part, ...] = get_args(Part)
     besides: list[Case] = [Beside(p, dtype, 4 * scale.side, largest, inside, across) for p in parts]
-    return exchanges, units, besides
+    return exchanges, units, tokens, besides
 
 
 def to_lines(samples: Iterable[Sample]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwright.costmodels.collectives import collective_time
 from meshwright.hardware.span import GroupSpan
-from meshwright.planner.calibrate.cases import Beside, Exchange, ExchangeName, Sample, Unit
+from meshwright.planner.calibrate.cases import Beside, Exchange, ExchangeName, Sample, Tokens, Unit
 from meshwright.planner.calibrate.explain import Explained, explained, of_kind
 from meshwright.planner.calibrate.machine import Machine
 
@@ -15,7 +15,13 @@ TIERS: Final = ("inside", "across")
 """Within a host, and between hosts."""
 Tiers = Mapping[str, tuple[float, float]]
 """Bandwidth in bytes/s and latency in s by tier."""
-_WAYS: Final[Mapping[str, ExchangeName]] = {"gather": "all_gather", "scatter": "reduce_scatter"}
+_WAYS: Final[Mapping[str, ExchangeName]] = {
+    "gather": "all_gather",
+    "scatter": "reduce_scatter",
+    "reduce": "all_reduce",
+}
+_RATES: Final[Mapping[ExchangeName, str]] = {"reduce_scatter": "scatter_rate", "all_reduce": "reduce_rate"}
+"""What each reaches of a gather's rate, by the profile's field."""
 
 
 def exchange_s(case: Exchange, tiers: Tiers) -> float:
@@ -54,25 +60,35 @@ def tier_fit(samples: Sequence[Sample], name: str, below: Tiers) -> Explained:
 
 
 def stack_fit(samples: Sequence[Sample], tiers: Tiers) -> Explained:
-    """Return ``data_rate`` and ``scatter_rate``: what FSDP2's gathers and scatters reach of the tiers' rates.
+    """Return what the stack makes of the tiers' rates: those of FSDP2's units and of tensor ranks' tokens.
 
-    Without measured units: what plain reduce-scatters reach of plain gathers.
+    ``data_rate`` and ``layer_rate`` are those of gathers, ``scatter_rate`` and ``reduce_rate`` what scatters
+    and reductions reach of them. Without units plain collectives tell the last two.
     """
-    start = {"data_rate": 0.8, "scatter_rate": 0.8}
-    limits = dict.fromkeys(start, (0.02, 1.5))
+    units, tokens = of_kind(samples, Unit), of_kind(samples, Tokens)
+    own: list[tuple[Unit | Tokens | Exchange, float]] = [*units, *tokens]
+    if not units:
+        plain = ("all_gather", "reduce_scatter", "all_reduce")
+        own += [(case, s) for case, s in of_kind(samples, Exchange) if case.collective in plain]
 
-    def price(case: Unit, values: Mapping[str, float]) -> float:
-        rate = values["data_rate"] * (values["scatter_rate"] if case.direction == "scatter" else 1.0)
-        plain = Exchange(_WAYS[case.direction], case.tensor_bytes, case.inside, case.across)
-        return exchange_s(plain, tiers) / rate
+    def price(case: Unit | Tokens | Exchange, values: Mapping[str, float]) -> float:
+        place, work = _stack_work(case)
+        rate = values.get(place, 1.0) * values.get(_RATES.get(work, ""), 1.0)
+        across = getattr(case, "across", 1)
+        return exchange_s(Exchange(work, case.tensor_bytes, case.inside, across), tiers) / rate
 
-    def plain(case: Exchange, values: Mapping[str, float]) -> float:
-        return exchange_s(case, tiers) / values["scatter_rate"]
+    works = [(place, _RATES.get(work)) for place, work in (_stack_work(case) for case, _ in own)]
+    names = dict.fromkeys(name for pair in works for name in pair if name)
+    return explained(own, price, dict.fromkeys(names, 0.8), dict.fromkeys(names, (0.02, 4.0)))
 
-    if units := of_kind(samples, Unit):
-        return explained(units, price, start, limits)
-    own = [(c, s) for c, s in of_kind(samples, Exchange) if c.collective == "reduce_scatter"]
-    return explained(own, plain, {"scatter_rate": 0.8}, {"scatter_rate": (0.02, 1.5)})
+
+def _stack_work(case: Unit | Tokens | Exchange) -> tuple[str, ExchangeName]:
+    """Return which rate a case tells of, and the collective that it is."""
+    if isinstance(case, Exchange):
+        return "data_rate", case.collective
+    return (
+        ("data_rate", _WAYS[case.work]) if isinstance(case, Unit) else ("layer_rate", _WAYS[case.direction])
+    )
 
 
 def overlap_values(samples: Sequence[Sample], machine: Machine) -> dict[str, float]:

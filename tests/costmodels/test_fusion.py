@@ -1,5 +1,7 @@
 """Memory-bound operators fused or eager: bytes, tensors kept, launches."""
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.costmodels.fusion import GROUPS, chain_of, unfused
@@ -20,6 +22,16 @@ def test_an_eager_rms_norm_moves_36_bytes_a_feature_and_keeps_4_more():
     assert chain.backward(ONE)[0].bytes == pytest.approx(86 * 8 * 10)
     assert chain.saved_bytes(ONE) - RMS.saved_bytes(ONE) == 4 * 8 * 10
     assert chain.forward(ONE)[0].kernels == 6
+
+
+def test_an_eager_rms_norm_of_32_bits_casts_nothing():
+    wide = replace(ONE, element_bytes=4)
+    chain = unfused(RMS, ALL, wide=True)
+    assert chain.forward(wide)[0].bytes == 28 * 8 * 10
+    assert chain.backward(wide)[0].bytes == pytest.approx(80 * 8 * 10)
+    assert chain.saved_bytes(wide) - RMS.saved_bytes(wide) == 4 * 8 * 10
+    assert chain.forward(wide)[0].kernels < unfused(RMS, ALL).forward(ONE)[0].kernels
+    assert unfused(GATED, ALL, wide=True) == unfused(GATED, ALL)
 
 
 def test_an_eager_gated_activation_moves_10_and_18_bytes_and_keeps_the_gate():

@@ -17,6 +17,7 @@ from meshwright.planner.calibrate.cases import (  # noqa: E402
     Host,
     Product,
     Stream,
+    Tokens,
     Unit,
     Update,
     from_lines,
@@ -77,5 +78,6 @@ def test_two_ranks_measure_collectives_together(tmp_path):
     assert cluster.num_devices == 2
     assert cluster.tiers[0].bandwidth_bytes_per_s > 1e6
     cases = [s.case for s in from_lines(output.with_suffix(".samples.jsonl").read_text(), "samples")]
-    assert {c.direction for c in cases if isinstance(c, Unit)} == {"gather", "scatter"}
+    assert {c.work for c in cases if isinstance(c, Unit)} == {"gather", "scatter", "reduce"}
+    assert {c.direction for c in cases if isinstance(c, Tokens)} == {"gather", "scatter"}
     assert find_profile(str(output.with_suffix(".profile.toml"))).scatter_rate > 0

@@ -13,6 +13,7 @@ from meshwright.planner.calibrate.cases import (
     Product,
     Sample,
     Stream,
+    Tokens,
     Unit,
     Update,
     grid,
@@ -44,6 +45,8 @@ MEMORY = 12e9
 PEAK = 8e10
 RATE = 2e9
 LATENCY = 1e-4
+SLOW = {"gather": 2.0, "scatter": 8.0, "reduce": 2.0}
+"""Times of a unit over that of a plain gather: FSDP2 copies, the backend scatters slowly, reduces quickly."""
 
 
 def seconds(case: Case) -> float:
@@ -55,7 +58,8 @@ def seconds(case: Case) -> float:
         Update: lambda: 1e-3 + 24.0 * case.elements / (0.5 * MEMORY),
         Host: lambda: {"operator": CALL_S, "forward": 1e-3, "backward": 2e-3, "step": 1e-3}[case.what],
         Exchange: lambda: _exchange(case),
-        Unit: lambda: _exchange(Exchange("all_gather", case.tensor_bytes, 2, 1)) * _slow(case),
+        Unit: lambda: _exchange(Exchange("all_gather", case.tensor_bytes, 2, 1)) * SLOW[case.work],
+        Tokens: lambda: _exchange(Exchange("all_gather", case.tensor_bytes, 2, 1)) * SLOW[case.direction] / 2,
         Beside: lambda: {"product": 3.0, "collective": 2.0, "both": 4.0}[case.part],
     }
     return by_kind[type(case)]()
@@ -71,10 +75,6 @@ def _exchange(case: Exchange) -> float:
     passes = {"all_reduce": 2.0, "send_recv": 1.0, "reduce_scatter": 3.0}.get(case.collective, 1.0)
     share = 1.0 if case.collective == "send_recv" else 0.5
     return passes * (LATENCY + share * case.tensor_bytes / RATE)
-
-
-def _slow(case: Unit) -> float:
-    return 2.0 if case.direction == "gather" else 8.0
 
 
 def samples(machine: Machine = MACHINE, alter: Callable[[Sample], Sample] = lambda s: s) -> list[Sample]:

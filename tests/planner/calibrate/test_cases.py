@@ -20,6 +20,7 @@ from meshwright.planner.calibrate.cases import (
     Product,
     Sample,
     Stream,
+    Tokens,
     Unit,
     Update,
     from_lines,
@@ -48,6 +49,7 @@ def test_a_grid_has_each_kind_among_its_first_cases(scale, ranks):
     cases = grid(scale, ("bf16", "fp32"), *ranks, graphs=True)
     alone = ranks == (1, 1)
     kinds = {Host, Product, Core, Stream, Update} | (set() if alone else {Exchange, Unit, Beside})
+    kinds |= {Tokens} if ranks[0] > 1 else set()
     assert {type(case) for case in cases[: len(kinds)]} == kinds
     assert len(set(cases)) == len(cases)
 

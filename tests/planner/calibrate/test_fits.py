@@ -40,7 +40,10 @@ def test_the_network_s_rates_come_back(found):
     assert bandwidth == pytest.approx(RATE, rel=0.15)  # the cost model's ramp is not in the made-up times
     assert latency == pytest.approx(LATENCY, rel=0.3)
     assert found.profile["data_rate"] == pytest.approx(0.5, rel=0.1)
+    assert found.profile["layer_rate"] == pytest.approx(1.0, rel=0.1)
     assert found.profile["scatter_rate"] == pytest.approx(0.25, rel=0.1)
+    # a reduction takes the time of a gather, though it is two passes
+    assert found.profile["reduce_rate"] == pytest.approx(2.0, rel=0.1)
 
 
 def test_slow_scatters_do_not_spoil_the_tier(found):
