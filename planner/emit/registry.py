@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.emit import accelerate, deepspeed, generic, megatron, native, torchtitan
+from meshwright.planner.emit import (
+    accelerate,
+    deepspeed,
+    generic,
+    megatron,
+    megatron_bridge,
+    native,
+    torchtitan,
+)
 from meshwright.planner.emit.base import Emitter, beyond_target
 from meshwright.planner.emit.launch import Command
 from meshwright.planner.emit.launchers import Launcher, chosen, launch_files
@@ -21,6 +29,7 @@ EMITTERS: Final[dict[str, Emitter]] = {
         accelerate.EMITTER,
         accelerate.FSDP1,
         megatron.EMITTER,
+        megatron_bridge.EMITTER,
         torchtitan.EMITTER,
         native.EMITTER,
     )

@@ -49,6 +49,7 @@ GOLDEN = {
     "deepspeed-tensor-8": ("deepspeed", "dgx-h100:1", {"tp": 2, "zero_stage": 3}),
     "fsdp-qlora-8": ("fsdp", "dgx-h100:1", {**FULL_ZERO3, "job": {"tuning": "qlora:r=64"}}),
     "megatron-16": ("megatron", "dgx-h100:2", {"tp": 4, "pp": 2, "vpp": 2, "recompute": "full"}),
+    "megatron-bridge-16": ("megatron-bridge", "dgx-h100:2", {"tp": 4, "pp": 2, "recompute": "full"}),
     "torchtitan-16": (
         "torchtitan",
         "dgx-h100:2",

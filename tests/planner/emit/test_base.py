@@ -145,7 +145,7 @@ def test_an_accelerator_without_the_framework_is_named() -> None:
 
 def test_a_pipeline_is_beyond_files_of_data_parallelism() -> None:
     problem, plan = case("any", tp=4, pp=2)
-    assert able_targets(problem, plan) == ["megatron"]
+    assert able_targets(problem, plan) == ["megatron", "megatron-bridge"]
     assert inexpressible(problem, replace(plan, zero_stage=3)) == ["zero_stage=3: only 0, 1 with a pipeline"]
 
 
