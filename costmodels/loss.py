@@ -11,6 +11,8 @@ Bytes per logit on one rank, by counting tensors of a bf16 model:
 - ``eager`` (transformers before 4.45): the fp32 logits are an output that lives on, shifted by a copy, and
   the log-softmax of the copy is kept (8 saved); backward 16 at the peak. Forward moves 6 + 8 + 8, backward
   4 + 12 + 8 (the shift's) + 6.
+- ``engine`` (pipeline engines of 2023 that keep a stage's outputs): as ``eager``, and the 16-bit logits live
+  on beside the fp32 ones (10 saved, 18 at the peak).
 - ``kernel`` (cross entropy of flash-attn, Apex and Liger over logits that exist): one kernel reads bf16
   logits and keeps them, the backward pass writes the gradient over them: 2 bytes.
 - ``chunked``: the head and the loss run over one eighth of the tokens at a time and the logits are
@@ -32,6 +34,7 @@ LOSSES: Final = {
     "full": FULL_LOGITS,
     "torch": LossKernel(4, 12, 14, 22),
     "eager": LossKernel(8, 16, 22, 30),
+    "engine": LossKernel(10, 18, 22, 30),
     "kernel": LossKernel(2, 2, 2, 4),
     "chunked": LossKernel(0, 8, 12, 8, 1 / CHUNKS, repeats_head=True),
     "fused": LossKernel(0, 6, 8, 0, 1 / CHUNKS),

@@ -22,6 +22,11 @@ PointwiseGroup = Literal["norm", "activation", "rotary", "residual", "other"]
 Axis = Literal["tensor", "expert", "expert_tensor", "ulysses"]
 
 
+QUANTISED_INPUT_BYTES = 4
+"""Kept of each input of a product with a quantised weight: bitsandbytes' autograd function keeps what it
+multiplied (``MatMul4Bit``, ``ctx.tensors``), and a cast of it. Measured as what QLoRA needs beside LoRA in
+LitGPT's table of recipes, weights apart: 23 to 31 bytes for each hidden feature of a layer whose products read
+six to eight times as many, on eight models."""
 ACCUMULATED_BYTES = 8
 """Moved to add to one element of an fp32 gradient."""
 
@@ -222,9 +227,12 @@ class Product:
         return (), ()
 
     def saved_bytes(self, shape: Shape) -> Num:
-        """Return the bytes of the output if it is kept."""
-        n, _ = self.local_dims(shape)
-        return self.saves_output * self.groups(shape) * self.rows(shape) * n * shape.element_bytes
+        """Return the bytes of the output if it is kept, and of the input of a quantised product."""
+        n, k = self.local_dims(shape)
+        own = self.saves_output * n * shape.element_bytes
+        if self.stored_bytes is not None:
+            own = own + k * QUANTISED_INPUT_BYTES
+        return self.groups(shape) * self.rows(shape) * own
 
 
 @dataclass(frozen=True, slots=True)

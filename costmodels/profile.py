@@ -96,6 +96,8 @@ class Profile:
         Whether ZeRO-1 all-reduces whole gradients instead of scattering them.
     prefetch_units
         Layers gathered ahead under ZeRO-3, beside the one in use.
+    root_unit
+        Whether embedding and head are gathered together and stay so from the first to the last pass (ZeRO-3).
     reduce_last
         Whether sharded gradients stay whole under a pipeline until the last micro-batch, and weights too.
     placeholders
@@ -181,6 +183,7 @@ class Profile:
     reduce_rate: Num
     reduce_whole: bool
     prefetch_units: Num
+    root_unit: bool
     reduce_last: bool
     placeholders: bool
     bucket_bytes: Num

@@ -165,9 +165,16 @@ def _late(setting: Setting, s: Strategies) -> BoolArray:
 
 
 def _gathered(setting: Setting, whole: Sequence[FloatArray]) -> FloatArray:
-    """Return the weights that are whole while a layer runs, (B, K); none is fetched ahead beside the loss."""
+    """Return the weights that are whole while a layer runs, (B, K); none is fetched ahead beside the loss.
+
+    A root unit is whole beside every layer.
+    """
     block = np.array([kind.role == "block" for kind in setting.kinds])
-    return np.asarray((1 + setting.profile.prefetch_units * block) * sum(whole))
+    each: FloatArray = np.asarray(sum(whole))
+    if not setting.profile.root_unit:
+        return (1 + setting.profile.prefetch_units * block) * each
+    root = (each * ~block).sum(axis=-1, keepdims=True)
+    return np.asarray((1 + setting.profile.prefetch_units) * each * block + root)
 
 
 def _unreduced(setting: Setting, places: Sequence[_Place]) -> FloatArray:

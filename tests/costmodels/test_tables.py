@@ -171,3 +171,31 @@ def test_pipelines_across_nodes_are_slower_than_within():
     inside, outside = make_strategies(pp=2, pipeline_stride=[1]), make_strategies(pp=2, pipeline_stride=[8])
     times = [float(build_tables(SETTING, s).transfer_s[0]) for s in (inside, outside)]
     assert times[0] < times[1]
+
+
+def test_a_root_unit_stays_gathered_beside_every_layer():
+    apart, root = (
+        build_tables(make_setting(root_unit=on), make_strategies(dp=8, zero_stage=3)).gathered_bytes[0]
+        for on in (False, True)
+    )
+    ends = apart[0] + apart[2]
+    assert root.tolist() == [ends, apart[1] + ends, ends]
+
+
+def test_gradients_reduced_last_are_whole_under_a_pipeline_and_sent_once():
+    def built(late: bool, pp: int):
+        setting = make_setting(profile="fsdp2", cluster="dgx-h100:2", reduce_last=late)
+        return build_tables(setting, make_strategies(pp=pp, dp=4, zero_stage=3, num_microbatches=4))
+
+    each, last = built(False, 2), built(True, 2)
+    assert last.states.gradients == pytest.approx(4 * each.states.gradients)
+    assert last.states.weights == pytest.approx(2 * last.parameters)
+    assert not last.gathered_bytes.any()
+    assert np.all(last.reduce_s > each.reduce_s)
+    assert np.array_equal(built(True, 1).states.total, built(False, 1).states.total)
+
+
+def test_placeholders_are_one_block_of_gradients_beside_whatever_runs():
+    plain, held = (build_tables(make_setting(placeholders=on), make_strategies(dp=8)) for on in (False, True))
+    added = held.working_bytes - plain.working_bytes
+    assert added[0, :2] == pytest.approx(2 * plain.parameters[0, 1])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
-from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes
+from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes, transient_bytes
 from meshwright.costmodels.operators import Gemm, Pointwise
 from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS, find_optimizer, find_precision
 from meshwright.costmodels.profile import find_profile, profile_names
@@ -195,3 +195,23 @@ def test_1f1b_keeps_no_more_than_gpipe(pp, m, saved):
     # Rank r holds min(m, pp - r) micro-batches under 1F1B, all of them under GPipe (arXiv 2104.04473).
     assert late.tolist() == [saved * min(m, pp - rank) for rank in range(pp)]
     assert gpipe.tolist() == [saved * m] * pp
+
+
+BYTES = st.floats(0, 1e12)
+
+
+@given(*[BYTES] * 6)
+def test_a_layer_needs_its_work_and_no_more_than_all_of_its_moments(
+    gathered, working, saved, left, sent, more
+):
+    def needs(work: float, kept: float, after: float, way: float) -> float:
+        one = (np.array([[v]]) for v in (gathered, after, way))
+        weights, unreduced, pending = one
+        lives = np.array([[[work]]]), np.array([[[kept]]])
+        return float(transient_bytes(weights, *lives, unreduced, pending, np.array([True])).item())
+
+    got = needs(working, saved, left, sent)
+    assert gathered + working <= got <= gathered + working + left + sent
+    assert needs(working + more, saved, left, sent) >= got
+    assert needs(working, saved, left + more, sent + more) >= got
+    assert needs(working, saved + more, left, sent) <= got
