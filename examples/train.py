@@ -51,7 +51,7 @@ def load(args: argparse.Namespace, plan: meshwright.Plan) -> torch.nn.Module:
 def batches(args: argparse.Namespace, shape: tuple[int, int], rank: int, size: int) -> Iterator[torch.Tensor]:
     """Yield what one data-parallel rank reads in each step; ranks draw from streams of their own."""
     draw = np.random.default_rng([args.seed, rank])
-    tokens = np.load(args.tokens, mmap_mode="r") if args.tokens else draw.integers(size, size=1 << 20)
+    tokens = np.load(args.tokens, mmap_mode="r") if args.tokens else draw.integers(size, size=1_000_000)
     while True:
         starts = draw.integers(len(tokens) - shape[1] + 1, size=shape[0])
         rows = [tokens[start : start + shape[1]] for start in starts]

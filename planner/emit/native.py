@@ -5,9 +5,9 @@ The emitted ``train.py`` is the one of the examples; a script of one's own needs
 
 from typing import Final
 
+from meshwright.planner.emit import scripts
 from meshwright.planner.emit.arguments import script_notes
 from meshwright.planner.emit.base import Emitter
-from meshwright.planner.emit.native_script import SCRIPT
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 
@@ -42,7 +42,7 @@ EMITTER: Final = Emitter(
     level="run",
     checked="such plans trained a small model on 2, 4 and 8 CPU processes with PyTorch 2.13, each with the "
     "losses of one process, and what was applied was compared with the plan",
-    files=lambda problem, plan: {"train.py": SCRIPT},
+    files=lambda problem, plan: {"train.py": scripts.text("native")},
     limits=limits,
     about={
         "train.py": "a training script that applies the plan; `--script` names your own instead",
