@@ -42,6 +42,9 @@ PARTLY_CAPTURED: Final = 0.4
 ROUTER_CAPTURED: Final = 0.6
 """The same where the router alone is captured, and what comes before its exchange."""
 
+CAPACITIES: Final = {"expert_padding": False, "dispatch_sync_s": 0.0}
+"""Experts with a capacity have whole tiles, and their rows are known without asking the device."""
+
 BATCHES_BESIDE: Final = {"overlap_experts": 0.7, "layer_host_s": 4e-3}
 """Where one micro-batch's exchange runs beside another's compute (``--overlap-moe-expert-parallel-comm``),
 each part of a layer (attention, dispatch, experts, combine, what follows) is a node of a schedule, issued by
@@ -114,6 +117,11 @@ def _megatron(row: Row, framework: str) -> str:
     return "megatron-core-deepep" if flexible else "megatron-core"
 
 
+def drops_tokens(row: Row) -> bool:
+    """Return whether experts have a capacity that the host knows before any token arrives."""
+    return bool(re.search(r"token.?drop\b", f"{row.model_name} {row.notes}".lower()))
+
+
 def _deduplicates(row: Row) -> bool:
     """Return whether tokens enter a node once: as stated, else as recipes of Megatron-Bridge came to have it.
 
@@ -123,8 +131,7 @@ def _deduplicates(row: Row) -> bool:
     """
     if row.stated("moe_flex_dispatcher_backend"):
         return True
-    text = f"{row.model_name} {row.notes}".lower()
-    if row.stated("recipe") or "bridge" not in row.framework.lower() or re.search(r"token.?drop\b", text):
+    if row.stated("recipe") or "bridge" not in row.framework.lower() or drops_tokens(row):
         return False
     cluster = cluster_of(row)[0]
     if cluster.accelerator.architecture == "hopper" and style_of(row).model_type == "deepseek_v3":
@@ -149,6 +156,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["low_gemm_fraction"] = ROWWISE
     if "gptq" in (row.precision or "").lower():
         found["expand_fraction"] = UNPACKED
+    if drops_tokens(row):
+        found |= CAPACITIES
     if row.stated("moe_a2a_overlap"):
         found |= BATCHES_BESIDE
     return found | _graphs(row)

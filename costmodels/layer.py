@@ -119,8 +119,13 @@ def adapt(
         if isinstance(op, CrossEntropy):
             return replace(op, kernel=loss, parallel=profile.loss_parallel)
         if isinstance(op, ExpertGemm):
-            bias_bytes = op.bias * profile.expert_bias_bytes
-            return replace(op, low_precision=low, bias_bytes=bias_bytes, one_by_one=profile.expert_by_expert)
+            return replace(
+                op,
+                low_precision=low,
+                bias_bytes=op.bias * profile.expert_bias_bytes,
+                one_by_one=profile.expert_by_expert,
+                padded=low and profile.expert_padding,
+            )
         if low and isinstance(op, Gemm):
             return replace(op, low_precision=op.name not in heads)
         if isinstance(op, Exchange):

@@ -194,6 +194,9 @@ class ExpertGemm(Product):
         product and a sum, each a kernel of its own, then one that joins the experts' rows.
     one_by_one
         Whether each expert's product is a kernel of its own, on several streams.
+    padded
+        Whether each expert's rows are copied to whole tiles of scales before the first product, and back
+        behind the last: one copy of the hidden features each way.
     """
 
     name: str
@@ -211,6 +214,7 @@ class ExpertGemm(Product):
     low_precision: bool = False
     bias_bytes: Num = 0.0
     one_by_one: bool = False
+    padded: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -257,13 +261,20 @@ class ExpertGemm(Product):
         moved = self.bias_bytes * expert_rows(shape, self.topk) * n
         return (Work("memory", 0.0, moved, kernels=2 * self.groups(shape) + 1),)
 
+    def _padding(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the copy to whole tiles or back; the copied features are those that no ``etp`` splits."""
+        n, k = self.local_dims(shape)
+        features = k if self.shard == "column" else n
+        moved = 2.0 * self.padded * expert_rows(shape, self.topk) * features * shape.element_bytes
+        return (Work("memory", 0.0, moved),)
+
     def forward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the products, and what adds the biases."""
-        return *Product.forward(self, shape), *self._biases(shape)
+        """Return the products, what adds the biases, and the copy."""
+        return *Product.forward(self, shape), *self._biases(shape), *self._padding(shape)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the products for both gradients, and what sums the biases'."""
-        return *Product.backward(self, shape), *self._biases(shape)
+        """Return the products for both gradients, what sums the biases', and the copy of the gradient."""
+        return *Product.backward(self, shape), *self._biases(shape), *self._padding(shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class Profile:
     expert_bias_bytes
         Bytes moved per element of a biased expert product's output, in each direction, to add the bias
         expert by expert and to sum its gradient; zero where the product's epilogue does it.
+    expert_padding
+        Whether experts' rows are copied to whole tiles before products of 8 and 4 bits, and back.
     low_gemm_fraction
         The same for 8- and 4-bit products (scaling by rows or blocks in the epilogue).
     permute_fraction
@@ -163,6 +165,7 @@ class Profile:
     grouped_fill: Num
     expert_by_expert: bool
     expert_bias_bytes: Num
+    expert_padding: bool
     low_gemm_fraction: Num
     permute_fraction: Num
     expand_fraction: Num

@@ -314,6 +314,26 @@ def test_a_token_enters_a_node_once_where_a_recipe_says_so_or_came_to(
     assert (profile.expert_dispatch == "deduplicated") == once
 
 
+def test_experts_with_a_capacity_wait_for_no_counts_and_pad_nothing() -> None:
+    row = replace(ROWS["bridge2511_deepseekv3_b200_fp8mx_256"], extra=None)
+    dropping = find_profile(profile_of(replace(row, notes="token-drop MoE")))
+    dropless = find_profile(profile_of(replace(row, notes="token-dropless")))
+    assert (dropping.expert_padding, dropping.dispatch_sync_s) == (False, 0)
+    assert dropless.expert_padding
+    assert dropless.dispatch_sync_s > 0
+
+
+@pytest.mark.parametrize(
+    ("scope", "rest"),
+    [("full_iteration", 0), (["attn", "moe_router"], 0.4), (["moe_router"], 0.6), (None, 1)],
+)
+def test_graphs_of_sub_blocks_leave_the_experts_to_the_host(scope: Any, rest: float) -> None:
+    row = replace(ROWS["bridge2511_deepseekv3_b200_fp8mx_256"], extra={"cuda_graph_scope": scope})
+    profile = find_profile(profile_of(row))
+    assert profile.host_share == rest
+    assert profile.expert_host_share == (scope != "full_iteration")
+
+
 def test_every_named_machine_gives_the_devices_that_a_row_uses() -> None:
     seen = {
         (r.accelerator, r.num_gpus, r.gpus_per_node): r for r in ROWS.values() if r.accelerator in MACHINES

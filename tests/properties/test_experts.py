@@ -149,6 +149,16 @@ def test_biases_move_their_bytes_of_every_output_in_both_directions(op, shape, w
         assert more == pytest.approx(expected)
 
 
+@given(experts(), folded())
+def test_padding_copies_the_hidden_features_of_every_row_once_each_way(op, shape):
+    padded = replace(op, padded=True)
+    hidden = op.inputs.features if op.shard == "column" else op.outputs[0].features
+    copy = 2 * op.rows(shape) * op.groups(shape) * hidden * shape.element_bytes
+    for plain, copied in ((op.forward, padded.forward), (op.backward, padded.backward)):
+        more = sum(w.bytes for w in copied(shape)) - sum(w.bytes for w in plain(shape))
+        assert more == pytest.approx(copy)
+
+
 @given(folded(), st.integers(1, 8), st.integers(1, 64), st.floats(1.0, 2.0))
 def test_tokens_sent_once_are_permuted_at_one_end_alone(shape, topk, hidden, load):
     shape = replace(shape, expert_load=load)
