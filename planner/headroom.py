@@ -57,9 +57,9 @@ def measured_headroom(oom_risk: float, profile: str, accelerator: "Accelerator")
     over = max(spread.quantile(1 - oom_risk), 0.0)
     asked, least = over / (1 + over), accelerator.achieved.context_bytes / accelerator.memory_bytes
     share = min(max(asked, least), MOST)
-    told = f"{1 - oom_risk:.4g} of {_runs(spread)} stay within {asked:.1%}"
+    told = f"{100 * (1 - oom_risk):.4g}% of {_runs(spread)} exceed predictions by at most {over:.1%}"
     if share < asked:
-        told += ", more than is ever asked for"
+        told += f", but no more than {MOST:.0%} is ever asked for"
     elif share > asked:
         told += ", less than driver and libraries hold"
     return Headroom(share, told, oom_risk)

@@ -96,7 +96,7 @@ def solve_problem(
         return _without_plan(problem, f, state, started, expired)
     best = price_plan(problem, expand(f, found))
     bound = min(state.bound, best.step_time_s)
-    lost = lost_to_headroom(f, best, expired)
+    lost = lost_to_headroom(f, found, best, expired)
     price_of_room = () if lost is None else (headroom_words(best, lost),)
     status: Status = "OPTIMAL" if bound >= best.step_time_s * (1 - PROOF_GAP) else "FEASIBLE"
     return Result(
