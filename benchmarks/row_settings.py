@@ -190,7 +190,8 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
         return ("none",) * blocks, ()
     unnamed = said.startswith("selective (") and "torchtitan" in row.framework
     if (said.startswith("selective-op") or unnamed) and "qkv" not in said and "save a2a" not in said:
-        half = tuple("full" if i % 2 == 0 else "none" for i in range(blocks))
+        rest = "moe" if row.moe else "none"  # grouped products are not among what it saves
+        half = tuple("full" if i % 2 == 0 else rest for i in range(blocks))
         return half, (f"{row.recompute}: keeps every second product, priced as full in every second layer",)
     modules = row.stated("recompute_modules")
     named = f" ({', '.join(modules)})" if modules else ""

@@ -34,6 +34,11 @@ _INTERLEAVED_LATER: Final = 2024
 AHEAD: Final = "its pipeline engine issues a forward before it waits for a gradient: one more in flight"
 
 
+SINGLE_LATER: Final = 2025
+"""From then on torchtitan's pipelines split a batch into single sequences; before, into one for each rank
+(its options ``pipeline_parallel_microbatch_size`` and ``pipeline_parallel_microbatches``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """A strategy in the planner's words.
@@ -161,8 +166,10 @@ def micro_batches_of(
         size = fitting if row.grad_accum is None else max(batch // (dp * row.grad_accum), 1)
         assumed += (f"micro-batch not stated: {size}",)
     if pp > 1 and "torchtitan" in row.framework:
-        size = 1
-        assumed += ("the pipeline splits the local batch: into single sequences",)
+        single = (row.year or SINGLE_LATER) >= SINGLE_LATER
+        size = 1 if single else max(size // pp, 1)
+        into = "single sequences" if single else f"as many as it has ranks, of {size} each"
+        assumed += (f"the pipeline splits the local batch: into {into}",)
     size = min(size, max(-(-batch // dp), 1))
     count = -(-batch // (dp * size))
     if batch % (dp * size):

@@ -25,8 +25,8 @@ Axis = Literal["tensor", "expert", "expert_tensor", "ulysses"]
 QUANTISED_INPUT_BYTES = 4
 """Kept of each input of a product with a quantised weight: bitsandbytes' autograd function keeps what it
 multiplied (``MatMul4Bit``, ``ctx.tensors``), and a cast of it. Measured as what QLoRA needs beside LoRA in
-LitGPT's table of recipes, weights apart: 23 to 31 bytes for each hidden feature of a layer whose products read
-six to eight times as many, on eight models."""
+LitGPT's table of recipes, weights apart: 23 to 31 bytes for each hidden feature of a layer whose products
+read six to eight times as many, on eight models."""
 ACCUMULATED_BYTES = 8
 """Moved to add to one element of an fp32 gradient."""
 
