@@ -243,10 +243,11 @@ class Gemm(Product):
     ``saves_output`` keeps the output for the next operator's backward pass. ``tied`` weights belong to
     another layer and count no parameters of the model, but occupy memory where a pipeline separates them.
     The backward pass is two products of the same size, for the input's and the weight's gradient; a frozen
-    weight has only the first. ``low_precision`` products run in the recipe's 8- or 4-bit type where it has
-    one. ``on`` the ``context`` it multiplies the other sequence's tokens (keys of cross attention); on the
-    ``sequence`` region those that sequence parallelism leaves a rank (down-projections, routers' like).
-    A quantised frozen weight (``stored_bytes``) is expanded before each product.
+    weight has only the first. A bias is added in the product's epilogue, its gradient is a sum over the rows.
+    ``low_precision`` products run in the recipe's 8- or 4-bit type where it has one. ``on`` the ``context`` it
+    multiplies the other sequence's tokens (keys of cross attention); on the ``sequence`` region those that
+    sequence parallelism leaves a rank (down-projections, routers' like). A quantised frozen weight
+    (``stored_bytes``) is expanded before each product.
     """
 
     name: str
@@ -291,6 +292,14 @@ class Gemm(Product):
         """Return those on one rank that are a copy of another layer's: a tied weight, without its bias."""
         n, k = self.local_dims(shape)
         return self.tied * n * k
+
+    def backward(self, shape: Shape) -> tuple[Work, ...]:
+        """Return the products, and the sum of the output's gradient over the rows for a bias."""
+        products = super(Gemm, self).backward(shape)
+        if not (self.bias and self.trained):
+            return products
+        read = self.rows(shape) * self.local_dims(shape)[0] * shape.element_bytes
+        return *products, Work("memory", 0.0, read, weight_gradient=True)
 
     def rows(self, shape: Shape) -> Num:
         """Return the tokens that it multiplies."""

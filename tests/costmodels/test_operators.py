@@ -1,6 +1,10 @@
 """Operators by hand: tiny sizes whose parameters, FLOPs, bytes and collectives one can count."""
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.loss import FULL_LOGITS
@@ -50,6 +54,18 @@ def test_backward_is_the_gradient_of_the_input_and_of_the_weight():
     of_input, of_weight = Gemm("g", IN, (OUT,), "column").backward(ONE)
     assert (of_input.m, of_input.n, of_input.k) == (10, 6, 8)
     assert (of_weight.m, of_weight.n, of_weight.k) == (6, 8, 10)
+
+
+@given(st.sampled_from(["column", "row", "replicated"]), st.sampled_from([1, 2, 4]), st.integers(1, 8))
+def test_a_biass_gradient_reads_the_outputs_once(shard: str, tp: int, sequences: int) -> None:
+    shape = Shape(sequences, 16, tp, 0)
+    gemm = Gemm("g", IN, (OUT,), shard, bias=True)  # type: ignore[arg-type]
+    *products, bias = gemm.backward(shape)
+    assert tuple(products) == replace(gemm, bias=False).backward(shape)
+    assert bias.kernel == "memory"
+    assert bias.weight_gradient
+    assert bias.bytes == sequences * 16 * gemm.local_dims(shape)[0] * 2
+    assert len(replace(gemm, trained=False).backward(shape)) == 1
 
 
 def test_heads_that_do_not_divide_are_padded_and_key_value_heads_copied():
