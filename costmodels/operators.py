@@ -244,8 +244,8 @@ class Gemm(Product):
     another layer and count no parameters of the model, but occupy memory where a pipeline separates them.
     The backward pass is two products of the same size, for the input's and the weight's gradient; a frozen
     weight has only the first. A bias is added in the product's epilogue, its gradient is a sum over the rows.
-    ``low_precision`` products run in the recipe's 8- or 4-bit type where it has one. ``on`` the ``context`` it
-    multiplies the other sequence's tokens (keys of cross attention); on the ``sequence`` region those that
+    ``low_precision`` products run in the recipe's 8- or 4-bit type where it has one. ``on`` the ``context``
+    it multiplies the other sequence's tokens (keys of cross attention); on the ``sequence`` region those that
     sequence parallelism leaves a rank (down-projections, routers' like). A quantised frozen weight
     (``stored_bytes``) is expanded before each product.
     """
