@@ -45,10 +45,10 @@ ROUTER_CAPTURED: Final = 0.6
 CAPACITIES: Final = {"expert_padding": False, "dispatch_sync_s": 0.0}
 """Experts with a capacity have whole tiles, and their rows are known without asking the device."""
 
-BATCHES_BESIDE: Final = {"overlap_experts": 0.7, "layer_host_s": 4e-3}
+BATCHES_BESIDE: Final = {"overlap_experts": 0.7, "layer_host_s": 5e-3}
 """Where one micro-batch's exchange runs beside another's compute (``--overlap-moe-expert-parallel-comm``),
 each part of a layer (attention, dispatch, experts, combine, what follows) is a node of a schedule, issued by
-an autograd call of its own under events and stream switches: some 0.8 ms each (recalled of combined_1f1b.py).
+an autograd call of its own under events and stream switches: some 1 ms each (recalled of combined_1f1b.py).
 The first and last micro-batches have no other beside them, and communication takes cores from compute."""
 
 ROWWISE: Final = 0.65
