@@ -176,8 +176,9 @@ def script(problem: Problem, plan: Plan) -> list[str]:
 
 EMITTER: Final = Emitter(
     target="torchtitan",
-    level="parsed",
-    checked="torchtitan 0.3.0's own configuration manager reads such files (nothing was built or run)",
+    level="built",
+    checked="torchtitan 0.3.0 built trainers from such files on single ranks among all of a plan's, with the "
+    "planned stages, shards and checkpoints; its training steps need GPUs",
     files=files,
     limits=lambda problem, plan: [],
     about={
