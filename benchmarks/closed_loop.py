@@ -47,6 +47,8 @@ CALIBRATION_S: Final = {"cpu": 12.0, "cuda": 60.0}
 PICK: Final = "solve"
 """The name of the layout that the solver picked."""
 CHECKOUT: Final = Path(__file__).parent.parent
+NOTHING: Final[Mapping[str, Any]] = {"times_s": (), "peak_bytes": 0.0}
+"""What is measured of a layout that runs out of memory."""
 Files = tuple[Path, Path, Path]
 """Cluster, profile and samples of a measured machine."""
 
@@ -75,7 +77,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """A layout that ran: predicted and measured."""
+    """A layout, predicted and measured; without times where it ran out of memory."""
 
     ranks: int
     length: int
@@ -243,9 +245,8 @@ class Loop:
         seen, machine = self.measured(jobs[0].ranks, plans)
         problems = [self.problem(job, machine) for job in jobs]
         return [
-            run_of(jobs[at], name, problems[at], plan, seen[f"{number:03}"])
+            run_of(jobs[at], name, problems[at], plan, seen[f"{number:03}"] or NOTHING)
             for number, ((at, name), plan) in enumerate(plans.items())
-            if seen[f"{number:03}"] is not None
         ]
 
 
@@ -271,16 +272,21 @@ def regret_of_pick(runs: Sequence[Run]) -> float | None:
     return picked[0] / min(run.measured_s for run in runs) - 1 if picked else None
 
 
-def report(runs: Sequence[Run]) -> list[str]:
+def report(every: Sequence[Run]) -> list[str]:
     """Return the lines of the report."""
     lines = [f"{'ranks':>5} {'tokens':>6}  {'layout':22}{'predicted':>11}{'measured':>10}{'error':>8}"]
     lines[0] += f"{'spread':>8}{'peak MB':>10}{'error':>8}"
+    runs = [run for run in every if run.times_s]
     for run in runs:
         spread = (max(run.times_s) - min(run.times_s)) / run.measured_s
         lines.append(
             f"{run.ranks:5} {run.length:6}  {run.name:22}{run.predicted_s:10.3f}s{run.measured_s:9.3f}s"
             f"{run.time_error:+8.1%}{spread:8.0%}{run.peak_bytes / 1e6:10.0f}{run.memory_error:+8.1%}"
         )
+    for run in every:
+        if not run.times_s:
+            called = "fits" if run.fits else "does not fit"
+            lines.append(f"{run.ranks:5} {run.length:6}  {run.name:22} out of memory; called: {called}")
     for name, few in (("1 and 2 ranks", {1, 2}), ("4 ranks", {4})):
         own = [run for run in runs if run.ranks in few]
         lines += [f"{name}: {line}" for line in figures(own)] if own else []
@@ -328,9 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         runs = [run for ranks in wanted for run in loop.runs([j for j in jobs if j.ranks == ranks])]
     print("\n".join(report(runs)))
     if args.json:
-        args.json.write_text(
-            json.dumps([{**vars(run), "measured_s": run.measured_s} for run in runs], indent=1)
-        )
+        args.json.write_text(json.dumps([vars(run) for run in runs], indent=1))
 
 
 if __name__ == "__main__":

@@ -85,3 +85,11 @@ def test_the_report_has_a_line_a_run_and_tells_four_ranks_apart():
     lines = report([*RUNS, *(replace(r, ranks=4) for r in RUNS[:2])])
     assert sum(" dp " in line for line in lines) == 2
     assert [line for line in lines if line.startswith("4 ranks: 2 layouts")]
+
+
+def test_a_layout_that_runs_out_of_memory_is_told_with_what_was_said_of_it():
+    lines = report([*RUNS, replace(RUNS[0], name="large", times_s=(), fits=False)])
+    assert [
+        line for line in lines if "large" in line and line.endswith("out of memory; called: does not fit")
+    ]
+    assert any("3 layouts" in line for line in lines)
