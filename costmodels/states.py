@@ -172,7 +172,7 @@ def _gathered(setting: Setting, whole: Sequence[FloatArray]) -> FloatArray:
     block = np.array([kind.role == "block" for kind in setting.kinds])
     each: FloatArray = np.asarray(sum(whole))
     if not setting.profile.root_unit:
-        return (1 + setting.profile.prefetch_units * block) * each
+        return np.asarray((1 + setting.profile.prefetch_units * block) * each)
     root = (each * ~block).sum(axis=-1, keepdims=True)
     return np.asarray((1 + setting.profile.prefetch_units) * each * block + root)
 
