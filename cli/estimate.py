@@ -11,27 +11,11 @@ from meshwright.cli.tables import screen, write_json
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_text
 from meshwright.hardware.units import MIB
-from meshwright.planner.plan import Plan
+from meshwright.planner.plan import JOB_FIELDS, Plan
 from meshwright.planner.problem import Problem
 
 MAX_PLAN_BYTES: Final = 16 * MIB
-_OF_PLAN: Final = (
-    "model",
-    "cluster",
-    "sequence_length",
-    "target_length",
-    "image_tokens",
-    "tuning",
-    "expert_load",
-    "recompute_modules",
-    "headroom",
-    "global_batch_size",
-    "precision",
-    "optimizer",
-    "target",
-    "profile",
-    "loss",
-)
+_OF_PLAN: Final = ("model", "cluster", "headroom", *JOB_FIELDS)
 """Fields of a plan from which a request is filled where flags and job file are silent."""
 
 

@@ -16,6 +16,22 @@ PLACEMENTS = tuple(("tp", *rest) for rest in permutations(("cp", "dp", "pp")))
 KV_EXCHANGES = ("ring", "all_gather")
 """How context ranks see each other's keys and values: passed round a ring, or gathered first."""
 
+JOB_FIELDS = (
+    "global_batch_size",
+    "sequence_length",
+    "target_length",
+    "image_tokens",
+    "tuning",
+    "expert_load",
+    "recompute_modules",
+    "precision",
+    "optimizer",
+    "target",
+    "profile",
+    "loss",
+)
+"""Fields of a plan that make the job that it was planned for."""
+
 HEADROOM = 0.04
 """The headroom where nobody asks for another, and of plans that do not record it."""
 

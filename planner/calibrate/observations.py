@@ -23,27 +23,13 @@ from meshwright.hardware.files import read_text
 from meshwright.hardware.units import MIB
 from meshwright.planner.calibrate.logs import FORMATS, read_log
 from meshwright.planner.estimate import written_plan
-from meshwright.planner.plan import Plan
+from meshwright.planner.plan import JOB_FIELDS, Plan
 from meshwright.planner.problem import Problem
 
 MAX_LOG_BYTES: Final = 64 * MIB
 MAX_PLAN_BYTES: Final = 16 * MIB
 FIELDS: Final = ("step_time_s", "peak_memory_bytes", "plan", "strategy", "job", "model", "cluster")
 JSONL: Final = "jsonl"
-OF_PLAN: Final = (
-    "global_batch_size",
-    "sequence_length",
-    "target_length",
-    "image_tokens",
-    "tuning",
-    "expert_load",
-    "precision",
-    "optimizer",
-    "target",
-    "profile",
-    "loss",
-)
-"""Fields of a plan that make its job."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +149,7 @@ def _told(row: Mapping[str, Any], folder: Path, given: Given) -> tuple[Problem, 
 
 def _problem(plan: Plan, given: Given) -> Problem:
     """Return the problem that a plan answers; what is given comes before what the plan records."""
-    job = {name: value for name in OF_PLAN if (value := getattr(plan, name)) is not None}
+    job = {name: value for name in JOB_FIELDS if (value := getattr(plan, name)) is not None}
     if given.profile is not None:
         job["profile"] = given.profile
     return Problem.load(given.model or plan.model, given.cluster or plan.cluster, job)
