@@ -5,6 +5,7 @@ Each reading takes the words of a row and returns the planner's word for them.
 """
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from benchmarks.rows import Row
@@ -200,6 +201,9 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
 
 
 def _default_recompute(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if "torchtitan" in row.framework:
+        modes, _ = recompute_of(replace(row, recompute="selective-op"), blocks)
+        return modes, ("recompute not stated: by operators, as torchtitan's configurations have it",)
     if "repo script enables it" in row.notes:
         return ("full",) * blocks, ("recompute not printed: full, as its script has it",)
     return ("none",) * blocks, ("recompute not stated: none",)

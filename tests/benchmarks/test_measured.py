@@ -19,6 +19,7 @@ from benchmarks.row_fields import CHOICES, WORDS
 from benchmarks.row_machine import MACHINES, find_machine
 from benchmarks.row_model import NotExpressibleError, graph_of
 from benchmarks.row_profile import profile_of
+from benchmarks.row_settings import recompute_of
 from benchmarks.row_strategy import _stages, micro_batches_of
 from benchmarks.rows import BUILT_IN, Row, RowError, features, read_rows, row_from
 from meshwright.costmodels.profile import find_profile
@@ -332,6 +333,13 @@ def test_graphs_of_sub_blocks_leave_the_experts_to_the_host(scope: Any, rest: fl
     profile = find_profile(profile_of(row))
     assert profile.host_share == rest
     assert profile.expert_host_share == (scope != "full_iteration")
+
+
+def test_torchtitan_recomputes_by_operators_where_its_row_says_nothing() -> None:
+    row = replace(ROWS["titanlog-066"], recompute=None)
+    silent, told = recompute_of(row, 4), recompute_of(replace(row, recompute="selective-op"), 4)
+    assert silent[0] == told[0] != ("none",) * 4
+    assert recompute_of(replace(row, framework="Megatron-Core"), 4)[0] == ("none",) * 4
 
 
 def test_every_named_machine_gives_the_devices_that_a_row_uses() -> None:
