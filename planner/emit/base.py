@@ -6,10 +6,10 @@ the target has no word for is an error that names it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from meshwright.planner.emit.launchers import Level
+from meshwright.planner.emit.launchers import Level, even_hosts
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import has_experts
@@ -86,6 +86,11 @@ def _devices(problem: Problem, plan: Plan, target: Target) -> str | None:
     if plan.num_devices <= have:
         return None
     return f"tp x cp x pp x dp={plan.num_devices}: {problem.cluster.name} has {have} devices"
+
+
+def _even_hosts(problem: Problem, plan: Plan, target: Target) -> str | None:
+    found = even_hosts(problem, plan) if target.even_hosts else []
+    return found[0] if found else None
 
 
 def _layers(problem: Problem, plan: Plan, target: Target) -> str | None:
@@ -184,7 +189,8 @@ def _pairs(problem: Problem, plan: Plan, target: Target) -> str | None:
 
 def _job(problem: Problem, plan: Plan, target: Target) -> str | None:
     """What the target cannot train at all."""
-    return "; ".join(refusals(target, problem.model, problem.job, plan.loss)) or None
+    job = replace(problem.job, precision=plan.precision, optimizer=plan.optimizer)
+    return "; ".join(refusals(target, problem.model, job, plan.loss)) or None
 
 
 def _pipeline_model(problem: Problem, plan: Plan, target: Target) -> str | None:
@@ -224,6 +230,7 @@ def _among(name: str, value: object, allowed: frozenset[str] | frozenset[int]) -
 RULES: Final[tuple[Rule, ...]] = (
     _batch,
     _devices,
+    _even_hosts,
     _layers,
     _supported,
     _tensor,

@@ -185,7 +185,7 @@ def test_a_model_trains_sharded_from_the_emitted_folder(stage: int, recompute: s
     pytest.importorskip("transformers", reason="transformers is not installed")
     job = {"global_batch_size": 8, "allow_idle": True}
     strategy = {"dp": 2, "micro_batch_size": 2, "zero_stage": stage, "recompute": recompute}
-    write_plan(*case("fsdp", "dgx-h100:1", job=job, **strategy), tmp_path / "out")
+    write_plan(*case("fsdp", "dgx-h100:1", job=job, **strategy), tmp_path / "out", script="train.py")
     (tmp_path / "train.py").write_text(TRAIN)
     done = subprocess.run(
         ["bash", "out/launch.sh", "out/training_args.json"],

@@ -186,7 +186,7 @@ def test_a_model_trains_from_the_emitted_folder(
     # Launcher and JSON of the folder; only the fused Adam kernel and the learning rate are others.
     job = {"global_batch_size": 8, "allow_idle": True, "precision": precision, "optimizer": optimizer}
     problem, plan = case("deepspeed", "dgx-h100:1", job=job, dp=2, micro_batch_size=2, zero_stage=stage)
-    write_plan(problem, plan, tmp_path / "out")
+    write_plan(problem, plan, tmp_path / "out", script="train.py")
     (tmp_path / "train.py").write_text(TRAIN)
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     done = subprocess.run(
