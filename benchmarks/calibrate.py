@@ -15,7 +15,7 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
-from benchmarks.accuracy_left_out import left_out_figures, left_out_text, measured_families
+from benchmarks.accuracy_left_out import left_out_figures, left_out_text, measured_families, voters
 from benchmarks.fit import standard_errors
 from benchmarks.fit_constants import tree
 from benchmarks.fit_file import CALIBRATION, Entry, group_figures, stored_shifts, text_of
@@ -78,9 +78,11 @@ def file_text(time: Fit, memory: Fit) -> str:
 
 
 def left_out_of(fit: Fit, rows: Sequence[Row]) -> list[Priced]:
-    """Return the measured rows of every family, each family priced without itself."""
-    own = left_out(fit, rows, measured_families(rows))
-    return [priced for family in own.values() for priced in family]
+    """Return the measured rows of every family, priced without it; those too small to vote leave together."""
+    large = voters(rows)
+    small = set(measured_families(rows)) - set(large)
+    folds = [*((family,) for family in large), tuple(sorted(small))]
+    return [priced for own in left_out(fit, rows, folds) for priced in own]
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

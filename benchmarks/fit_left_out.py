@@ -2,13 +2,13 @@
 
 A fold starts from the slopes around the fit to all runs. Without the family's runs the free constants are
 chosen anew and moved to where the others' linear problem has them, less far where pricing them shows that
-this does not help: what the family alone supported falls back to
-the parent profile, or to the accelerator's architecture; an architecture that it alone has measured falls
-back to the benchmarks' rates in the hardware catalogue. The slopes stay those around the fit to all runs,
-which is what this saves over fitting anew.
+this does not help: what the family alone supported falls back to the parent profile, or to the
+accelerator's architecture; an architecture that it alone has measured falls back to the benchmarks' rates in
+the hardware catalogue. The slopes stay those around the fit to all runs, which is what this saves over
+fitting anew.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -24,9 +24,9 @@ from benchmarks.rows import Row
 from meshwright.hardware.errors import MeshwrightError
 
 
-def without(fit: Fit, family: str) -> Shifts:
-    """Return the constants chosen and fitted without a family's runs."""
-    stay = np.array([r.row.family != family for r in fit.runs.runs])
+def without(fit: Fit, families: Collection[str]) -> Shifts:
+    """Return the constants chosen and fitted without the runs of some families."""
+    stay = np.array([r.row.family not in families for r in fit.runs.runs])
     rest = fit.runs.take(np.flatnonzero(stay).tolist())
     slopes = {field: slope[stay] for field, slope in fit.slopes.items()}
     return step(Fit(rest, fit.shifts, fit.residual[stay], slopes))[0]
@@ -54,11 +54,11 @@ def stored(rows: tuple[Row, ...]) -> Fit:
     return Fit(runs, shifts, here, derivatives(runs, shifts, here))
 
 
-def left_out(fit: Fit, rows: Sequence[Row], families: Sequence[str]) -> dict[str, list[Priced]]:
-    """Return the rows of each family priced with constants fitted to all other runs of a fit."""
-    shifts = in_processes(without, [(fit, family) for family in families])
-    own: Mapping[str, Iterable[Row]] = {f: [r for r in rows if r.family == f] for f in families}
-    return {f: price_under(own[f], there) for f, there in zip(families, shifts, strict=True)}
+def left_out(fit: Fit, rows: Sequence[Row], folds: Sequence[Collection[str]]) -> list[list[Priced]]:
+    """Return for each fold of families their rows, priced with constants fitted to all other runs."""
+    shifts = in_processes(without, [(fit, fold) for fold in folds])
+    own = [[r for r in rows if r.family in fold] for fold in folds]
+    return [price_under(rows_, there) for rows_, there in zip(own, shifts, strict=True)]
 
 
 def leave_one_out(rows: Sequence[Row], families: Sequence[str]) -> dict[str, list[Priced]]:
@@ -67,4 +67,5 @@ def leave_one_out(rows: Sequence[Row], families: Sequence[str]) -> dict[str, lis
     The slopes around the stored constants are taken once a process; those must be the constants of a fit to
     these rows (``python -m benchmarks.calibrate --write``).
     """
-    return left_out(stored(tuple(rows)), rows, families)
+    found = left_out(stored(tuple(rows)), rows, [(family,) for family in families])
+    return dict(zip(families, found, strict=True))

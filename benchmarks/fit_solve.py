@@ -26,6 +26,8 @@ DIFFERENCE: Final = 0.5
 TRUST: Final = 2.0
 """Widths by which a constant moves in one iteration at most."""
 ITERATIONS: Final = 3
+HALVINGS: Final = 3
+"""Steps tried in one iteration, each half of the one before."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def downhill(
     """Return the constants after the linear problem's best step, halved until it helps, and the residuals."""
     before = objective(at.residual, at.weight, at.shift, at.width)
     change = at.solved()
-    for _ in range(4):
+    for _ in range(HALVINGS):
         there = moved(constants, shifts, change)
         after = runs.log_ratio(there)
         ended = np.array([there[c] for c in constants])
