@@ -18,11 +18,11 @@ at stage 2 they stay gathered. Where a recipe has no master, FSDP's shard of the
 Offloading moves master weights and moments (``optimizer``) and the weights as well (``parameters``) to host
 memory (ZeRO-Offload, arXiv 2101.06840; ZeRO-Infinity, arXiv 2104.07857).
 
-What lives only while a layer runs (:func:`transient_bytes`) is told once, for the neediest layer of a rank. The
-states and these moments agree with torch's own tracker of FSDP2 on transformers' modules within 5 %
+What lives only while a layer runs (:func:`transient_bytes`) is told once, for the neediest layer of a rank.
+All this agrees with torch's own tracker of FSDP2 on transformers' modules within 5 %
 (``tests/frameworks/test_memory_referee.py``).
-Left out: the allocator's rounding below the fragmentation share, memory of the data loader, and that a step of
-one micro-batch has no gradients yet while its activations are whole (where gradients are set to none).
+Left out: the allocator's rounding below the fragmentation share, memory of the data loader, and that a step
+of one micro-batch has no gradients yet while its activations are whole (where gradients are set to none).
 """
 
 from collections.abc import Callable
