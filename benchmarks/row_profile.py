@@ -122,6 +122,17 @@ def drops_tokens(row: Row) -> bool:
     return bool(re.search(r"token.?drop\b", f"{row.model_name} {row.notes}".lower()))
 
 
+def _hides_exchange(row: Row) -> bool:
+    """Return whether a recipe that is not printed runs batches beside each other.
+
+    Megatron-Bridge's have it where the exchange leaves a node and virtual stages allow it, from 2026 on.
+    """
+    unknown = row.stated("recipe") is None and "bridge" in row.framework.lower()
+    if not unknown or row.moe is None or (row.year or LATEST) < HYBRID_LATER:
+        return False
+    return (row.vpp or 1) > 1 and (row.ep or 1) > cluster_of(row)[0].tiers[0].fan_out
+
+
 def _deduplicates(row: Row) -> bool:
     """Return whether tokens enter a node once: as stated, else as recipes of Megatron-Bridge came to have it.
 
@@ -158,7 +169,7 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["expand_fraction"] = UNPACKED
     if drops_tokens(row):
         found |= CAPACITIES
-    if row.stated("moe_a2a_overlap"):
+    if row.stated("moe_a2a_overlap") or _hides_exchange(row):
         found |= BATCHES_BESIDE
     return found | _graphs(row)
 

@@ -335,6 +335,24 @@ def test_graphs_of_sub_blocks_leave_the_experts_to_the_host(scope: Any, rest: fl
     assert profile.expert_host_share == (scope != "full_iteration")
 
 
+@pytest.mark.parametrize(
+    ("changes", "hides"),
+    [
+        ({"ep": 32, "vpp": 2}, True),
+        ({"ep": 8, "vpp": 2}, False),
+        ({"ep": 32, "vpp": 1}, False),
+        ({"ep": 32, "vpp": 2, "year": 2025}, False),
+        ({"ep": 32, "vpp": 2, "extra": {"recipe": "R"}}, False),
+        ({"ep": 8, "vpp": 1, "extra": {"moe_a2a_overlap": True}}, True),
+    ],
+)
+def test_an_exchange_between_nodes_is_hidden_where_virtual_stages_allow_it(
+    changes: dict[str, Any], hides: bool
+) -> None:
+    row = replace(ROWS["bridge260401_deepseekv3_b200_mxfp8_256"], extra=None)
+    assert (find_profile(profile_of(replace(row, **changes))).overlap_experts > 0) == hides
+
+
 def test_torchtitan_recomputes_by_operators_where_its_row_says_nothing() -> None:
     row = replace(ROWS["titanlog-066"], recompute=None)
     silent, told = recompute_of(row, 4), recompute_of(replace(row, recompute="selective-op"), 4)
