@@ -35,7 +35,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def modules_of(room: str) -> list[str]:
-    """Return the dotted names of all modules in a room, as they are on disk; scripts that are data are none."""
+    """Return the dotted names of all modules in a room, as they are on disk; no scripts."""
     found = sorted((CHECKOUT / room).rglob("*.py"))
     files = [f for f in found if "data" not in f.relative_to(CHECKOUT).parts]
     dotted = (".".join(("meshwright", *f.relative_to(CHECKOUT).with_suffix("").parts)) for f in files)

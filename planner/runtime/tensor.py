@@ -37,33 +37,48 @@ def split_over_tensor_ranks(
         Whether the part holds the embedding, and norm and head.
     """
     from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     between = Shard(1) if sequence_parallel else Replicate()
-    first, last = ends
     for block in blocks:
         for path, word in architecture.tensor.items():
             _apply_style(block.get_submodule(path), mesh, word, between)
+    first, last = ends
     embedding, head = architecture.part(part, "embedding"), architecture.part(part, "head")
     tied = first and last and head.weight is embedding.weight
     if first:
-        rows = RowwiseParallel(
-            input_layouts=Replicate(), output_layouts=between, use_local_output=not sequence_parallel
-        )
-        parallelize_module(embedding, mesh, rows)
-    else:
-        _enter(part, mesh, between, sequence_parallel)
+        _split_embedding(embedding, mesh, between)
+    elif sequence_parallel:
+        part.register_forward_pre_hook(lambda module, args: (_as_dtensor(args[0], mesh, between), *args[1:]))
     if last:
         _norm(architecture.part(part, "norm"), mesh, between)
-        if tied:
-            head.weight = embedding.weight
-        # Its output stays a DTensor: FSDP warns of a rank's own tensor, which is a view.
-        parallelize_module(head, mesh, ColwiseParallel(output_layouts=Replicate(), use_local_output=False))
+        _split_head(head, mesh)
+    if tied:  # each style made a parameter of its own, both split along the vocabulary
+        head.weight = embedding.weight
+
+
+def _split_embedding(embedding: "nn.Module", mesh: "DeviceMesh", between: Any) -> None:
+    """Split the embedding along its vocabulary; what the ranks find is summed."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
+
+    local = not between.is_shard()
+    style = RowwiseParallel(input_layouts=Replicate(), output_layouts=between, use_local_output=local)
+    parallelize_module(embedding, mesh, style)
+
+
+def _split_head(head: "nn.Module", mesh: "DeviceMesh") -> None:
+    """Split the head along its vocabulary and gather the logits.
+
+    They stay a DTensor until the part returns: FSDP warns of a rank's own tensor, which is a view.
+    """
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    parallelize_module(head, mesh, ColwiseParallel(output_layouts=Replicate(), use_local_output=False))
 
 
 def _apply_style(module: "nn.Module", mesh: "DeviceMesh", word: Any, between: Any) -> None:
     """Split one submodule of a block, by a word of :class:`Architecture` or a style of torch's."""
-    from torch.distributed.tensor import Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
         RowwiseParallel,
@@ -74,7 +89,7 @@ def _apply_style(module: "nn.Module", mesh: "DeviceMesh", word: Any, between: An
     if word == NORM:
         _norm(module, mesh, between)
         return
-    local = not isinstance(between, Shard)
+    local = not between.is_shard()
     styles = {
         COLUMNS: ColwiseParallel(),
         ROWS: RowwiseParallel(output_layouts=between, use_local_output=local),
@@ -85,13 +100,13 @@ def _apply_style(module: "nn.Module", mesh: "DeviceMesh", word: Any, between: An
 
 def _norm(module: "nn.Module", mesh: "DeviceMesh", between: Any) -> None:
     """Replicate a norm, which works on its rank's tokens; its output is gathered once for all who read it."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+    from torch.distributed.tensor import DTensor, Replicate, distribute_module
 
     def enter(module: Any, args: Any, mesh: Any) -> Any:
         return (_as_dtensor(args[0], mesh, between), *args[1:])
 
     def leave(module: Any, output: Any, mesh: Any) -> Any:
-        if isinstance(between, Shard):
+        if between.is_shard():
             return output.redistribute(placements=[Replicate()])
         # Gradients of the layers that read it are summed over the ranks here, once.
         return DTensor.from_local(output.to_local(), mesh, [Replicate()], run_check=False)
@@ -105,9 +120,3 @@ def _as_dtensor(tensor: Any, mesh: "DeviceMesh", placement: Any) -> Any:
     if isinstance(tensor, DTensor):
         return tensor
     return DTensor.from_local(tensor, mesh, [placement], run_check=False)
-
-
-def _enter(part: "nn.Module", mesh: "DeviceMesh", between: Any, sequence_parallel: bool) -> None:
-    """Have a part without embedding take its rank's share of the tokens from the part before it."""
-    if sequence_parallel:
-        part.register_forward_pre_hook(lambda module, args: (_as_dtensor(args[0], mesh, between), *args[1:]))

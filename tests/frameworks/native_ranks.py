@@ -13,11 +13,12 @@ from typing import Any
 import torch
 import transformers.models.llama.modeling_llama  # noqa: F401
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 import meshwright
-from tests.frameworks import tiny
+from tests.frameworks import plain, tiny
 from tests.frameworks.forked import fork
 
 
@@ -30,7 +31,8 @@ def placed(tensor: Any) -> dict[str, str]:
 
 def blocks_of(part: Any) -> dict[int, Any]:
     """Return the blocks that have weights here."""
-    return {i: b for i, b in enumerate(part.model.layers) if next(b.parameters(), None) is not None}
+    blocks = part.model.layers if hasattr(part, "model") else part.stack
+    return {i: b for i, b in enumerate(blocks) if next(b.parameters(), None) is not None}
 
 
 def groups(part: Any) -> dict[str, bool]:
@@ -73,45 +75,64 @@ def observe(applied: Any) -> dict[str, Any]:
     }
 
 
-def watch(applied: Any) -> tuple[list[list[int]], list[int]]:
-    """Return lists that fill with each part's rows pass by pass, and with the tokens between layers."""
+def watch(applied: Any) -> tuple[list[list[int]], set[int], set[str]]:
+    """Return what fills with each part's rows pass by pass, and with tokens and dtypes between layers."""
     rows: list[list[int]] = [[] for _ in applied.parts]
-    tokens: list[int] = []
+    tokens, dtypes = set(), set()
 
-    def count(module: Any, args: Any) -> None:
+    def look(module: Any, args: Any) -> None:
         hidden = args[0].to_local() if isinstance(args[0], DTensor) else args[0]
-        tokens.append(hidden.shape[1])
+        tokens.add(hidden.shape[1])
+        dtypes.add(str(hidden.dtype))
 
     for part, own in zip(applied.parts, rows, strict=True):
         part.register_forward_pre_hook(lambda module, args, own=own: own.append(len(args[0])))
         for block in blocks_of(part).values():
-            block.register_forward_pre_hook(count)
-    return rows, tokens
+            block.register_forward_pre_hook(look)
+    return rows, tokens, dtypes
+
+
+def model_of(case: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the module of a case, and what else ``apply`` must be told."""
+    if case["kind"] == "plain":
+        return plain.build(), {"architecture": plain.ARCHITECTURE}
+    model = tiny.Model(**case["model"])
+    if case["kind"] == "meta":
+        with torch.device("meta"):
+            empty = model.build()
+        return empty, {"initialise": lambda part: fill(part, model.build().state_dict())}
+    return model.build(), {}
+
+
+def fill(part: Any, weights: dict[str, Any]) -> None:
+    """Give a part its weights, shard by shard, and the buffers that no checkpoint holds."""
+    for module in part.modules():
+        part._init_weights(module)
+    own = {name.replace("_checkpoint_wrapped_module.", "") for name, _ in part.named_parameters()}
+    options = StateDictOptions(full_state_dict=True)
+    set_model_state_dict(part, {name: weights[name] for name in own}, options=options)
 
 
 def train(plan: Path) -> dict[str, Any]:
     """Apply a plan, train and return the losses and what was seen."""
-    case = json.loads((plan.parent / "model.json").read_text())
+    model, more = model_of(json.loads((plan.parent / "model.json").read_text()))
     applied = meshwright.apply(
         plan,
-        tiny.Model(**case["model"]).build(case["dtype"]),
+        model,
         lambda parameters: torch.optim.AdamW(parameters, **tiny.OPTIMIZER),
         max_grad_norm=tiny.CLIP,
         device="cpu",
+        **more,
     )
     seen = observe(applied)
-    rows, tokens = watch(applied)
+    rows, tokens, dtypes = watch(applied)
     size = applied.local_batch_size
     losses = []
     for step in range(tiny.STEPS):
         own = tiny.batch(step)[applied.data_rank * size : (applied.data_rank + 1) * size]
         losses.append(applied.step({"input_ids": own}))
-    return {
-        **seen,
-        "losses": losses,
-        "rows": [own[: len(own) // tiny.STEPS] for own in rows],
-        "tokens": sorted(set(tokens)),
-    }
+    between = {"tokens": sorted(tokens), "dtypes": sorted(dtypes)}
+    return {**seen, **between, "losses": losses, "rows": [own[: len(own) // tiny.STEPS] for own in rows]}
 
 
 def main() -> None:

@@ -4,8 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from meshwright.planner.plan import Plan
+from tests.frameworks import tiny
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -34,6 +38,22 @@ def start(command: list[str], **more: str) -> str:
 def start_ranks(module: str, folder: Path, world: int) -> None:
     """Run a module of ranks over every plan in a folder."""
     start([sys.executable, "-m", f"tests.frameworks.{module}", str(folder), str(world)])
+
+
+def write_case(
+    folder: Path,
+    world: int,
+    model: tiny.Model,
+    strategy: dict[str, Any],
+    kind: str = "whole",
+    **changes: Any,
+) -> Plan:
+    """Write a plan for ``native_ranks``, some of its fields changed, and its model; return the plan."""
+    plan = replace(tiny.planned("native", f"cpu:{world}", model, **strategy)[1], **changes)
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text(plan.to_json())
+    (folder / "model.json").write_text(json.dumps({"model": vars(model), "kind": kind}))
+    return plan
 
 
 def read(folder: Path, world: int) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Plans carried out by ``meshwright.apply`` on CPU processes train as one process does, and are what ran."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from meshwright.planner.plan import Chunk, Plan
 from tests.frameworks import tiny
 from tests.frameworks.native_checks import check_applied
-from tests.frameworks.runs import check_losses, read, start_ranks
+from tests.frameworks.runs import check_losses, read, start_ranks, write_case
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -60,20 +59,9 @@ Ran = tuple[Plan, list[dict[str, Any]]]
 RUNS = [(world, name) for world, cases in CASES.items() for name in cases]
 
 
-def write(
-    folder: Path, world: int, model: tiny.Model, strategy: dict[str, Any], dtype: str = "float32"
-) -> Plan:
-    """Write a plan and its model for the ranks and return it."""
-    _, plan = tiny.planned("native", f"cpu:{world}", model, **strategy)
-    folder.mkdir(parents=True)
-    (folder / "plan.json").write_text(plan.to_json())
-    (folder / "model.json").write_text(json.dumps({"model": vars(model), "dtype": dtype}))
-    return plan
-
-
 def run(folder: Path, world: int) -> dict[str, Ran]:
     """Run all plans for a number of ranks in one go; return plan and what was seen by name."""
-    plans = {name: write(folder / name, world, *case) for name, case in CASES[world].items()}
+    plans = {name: write_case(folder / name, world, *case) for name, case in CASES[world].items()}
     start_ranks("native_ranks", folder, world)
     return {name: (plan, read(folder / name, world)) for name, plan in plans.items()}
 

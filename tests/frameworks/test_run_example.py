@@ -1,0 +1,116 @@
+"""The example trains from an emitted folder, alone and launched; what does not fit is refused first."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshwright
+from meshwright.planner.emit.write import write_plan
+from tests.frameworks import tiny
+from tests.frameworks.runs import CHECKOUT, start
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+RUN = ["--scratch", "--steps", "8", "--lr", "3e-3"]
+
+
+def losses(printed: str) -> list[float]:
+    """Return the losses of the printed steps, which must be numbered in turn."""
+    found = re.findall(r"^step (\d+) loss (\S+)$", printed, re.MULTILINE)
+    assert [int(number) for number, _ in found] == list(range(1, len(found) + 1))
+    return [float(loss) for _, loss in found]
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the option with a file of tokens that count upwards: easy to learn."""
+    path: Path = tmp_path_factory.mktemp("tokens") / "tokens.npy"
+    np.save(path, np.arange(4096, dtype=np.uint16) % tiny.SIZES["vocab_size"])
+    return ["--tokens", str(path)]
+
+
+def test_a_launcher_starts_the_written_script(tmp_path: Path, tokens: list[str]) -> None:
+    problem, plan = tiny.planned("native", "cpu:2", dp=2, zero_stage=2, micro_batch_size=2)
+    write_plan(problem, plan, tmp_path / "out")
+    command = ["bash", str(tmp_path / "out" / "launch.sh"), "--model", str(tiny.folder(tiny.LLAMA))]
+    found = losses(start([*command, *RUN, *tokens], MASTER_PORT="29731"))
+    assert len(found) == 8 and found[-1] < found[0] - 0.1
+
+
+def test_one_process_needs_no_launcher(tmp_path: Path, tokens: list[str]) -> None:
+    _, plan = tiny.planned("native", "cpu:1", dp=1, micro_batch_size=4)
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    tiny.LLAMA.build().save_pretrained(tmp_path / "model")
+    options = ["--plan", str(tmp_path / "plan.json"), "--model", str(tmp_path / "model")]
+    script = str(CHECKOUT / "examples" / "train.py")
+    found = losses(start([sys.executable, script, *options, *tokens, "--steps", "2", "--lr", "1e-2"]))
+    assert len(found) == 2 and found[1] < found[0]
+
+
+def told(plan: meshwright.Plan, model: torch.nn.Module, **more: object) -> str:
+    """Return what ``apply`` refuses, and assert that nothing was started or changed before."""
+    before = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    with pytest.raises(meshwright.MeshwrightError) as error:
+        meshwright.apply(plan, model, torch.optim.SGD, device="cpu", **more)
+    assert not torch.distributed.is_initialized()
+    assert before == {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    return str(error.value)
+
+
+def test_what_does_not_fit_is_refused_before_anything_starts() -> None:
+    model = tiny.LLAMA.build()
+    _, alone = tiny.planned("native", "cpu:1", dp=1)
+    _, two = tiny.planned("native", "cpu:2", dp=2, zero_stage=3)
+    assert "1 processes run, the plan is for tp 1 x pp 1 x dp 2 = 2" in told(two, model)
+    assert "cp=2: only cp=1" in told(replace(two, cp=2), model)
+    assert "decoder layers" in told(alone, shorter())
+    assert "parameters, the plan is for" in told(alone, tiny.Model(tied=True).build())
+    assert "parameters are float64" in told(alone, tiny.LLAMA.build().double())
+    assert "known are llama" in told(alone, torch.nn.Linear(2, 2))
+    with torch.device("meta"):
+        empty = tiny.LLAMA.build()
+    assert "meta device; give initialise" in told(alone, empty)
+
+
+def shorter() -> torch.nn.Module:
+    """Return the model without its last layer."""
+    model = tiny.LLAMA.build()
+    del model.model.layers[-1]
+    return model
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]"])
+def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    with pytest.raises(meshwright.MeshwrightError, match="cannot be read"):
+        meshwright.apply(path, tiny.LLAMA.build(), torch.optim.SGD)
+    path.write_text(text)
+    with pytest.raises(meshwright.MeshwrightError, match="plan: "):
+        meshwright.apply(path, tiny.LLAMA.build(), torch.optim.SGD)
+
+
+def test_ranks_with_different_plans_are_told(tmp_path: Path) -> None:
+    for rank, micro in enumerate((1, 2)):
+        _, plan = tiny.planned("native", "cpu:2", dp=2, zero_stage=3, micro_batch_size=micro)
+        (tmp_path / f"plan-{rank}.json").write_text(plan.to_json())
+    printed = start([sys.executable, "-m", "tests.frameworks.two_plans", str(tmp_path)])
+    assert printed.count("plan: rank 1 read another plan than rank 0") == 2
+
+
+def test_a_batch_of_another_shape_is_refused(tmp_path: Path) -> None:
+    code = (
+        "import torch, meshwright\nfrom tests.frameworks import tiny\n"
+        "_, plan = tiny.planned('native', 'cpu:1', dp=1)\n"
+        "applied = meshwright.apply(plan, tiny.LLAMA.build(), torch.optim.SGD, device='cpu')\n"
+        "for batch in ({'input_ids': torch.zeros(8, 15, dtype=int)}, {}):\n"
+        "    try: applied.step(batch)\n"
+        "    except meshwright.MeshwrightError as error: print(error)\n"
+    )
+    printed = start([sys.executable, "-c", code]).splitlines()
+    assert printed[0].startswith("batch: input_ids has shape (8, 15), the plan needs (8, 16)")
+    assert printed[1].startswith("batch: input_ids has shape (), the plan needs (8, 16)")
