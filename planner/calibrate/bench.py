@@ -112,8 +112,9 @@ class Bench:
         if isinstance(case, Core):
             return self._core(case)
         if isinstance(case, Stream):
-            a, b = (self._random(case.dtype, case.elements) for _ in range(2))
-            return lambda: a + b
+            width = bench_layer.STREAM_WIDTH
+            a, b = (self._random(case.dtype, 1, case.elements // width, width) for _ in range(2))
+            return bench_layer.stream(case.what, a, b)
         if isinstance(case, Update):
             return self._update(case.elements, 1)
         if isinstance(case, Host):

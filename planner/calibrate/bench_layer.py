@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 HIDDEN: Final = 64
 HEADS: Final = 2
 TOKENS: Final = 16
+STREAM_WIDTH: Final = 128
+"""Last side of the tensors of memory-bound operators."""
 PRODUCTS: Final = {
     "query": (HIDDEN, HIDDEN),
     "key": (HIDDEN, HIDDEN),
@@ -69,6 +71,21 @@ def norm(x: "torch.Tensor", scale: "torch.Tensor") -> "torch.Tensor":
     wide = x.float()
     wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
     return scale * wide.to(x.dtype)
+
+
+def stream(what: str, a: "torch.Tensor", b: "torch.Tensor") -> Callable[[], Any]:
+    """Return a memory-bound operator of a layer over the first tensor, or both."""
+    import torch
+    from torch.nn import functional
+
+    scale, turn = torch.ones_like(a[0, 0]), b[0, :1]
+    alone: dict[str, Callable[[], Any]] = {
+        "sum": lambda: a + b,
+        "norm": lambda: norm(a, scale),
+        "gate": lambda: functional.silu(a) * b,
+        "rotary": lambda: a * turn + turned(a) * turn,
+    }
+    return alone[what]
 
 
 def heads(x: "torch.Tensor") -> "torch.Tensor":

@@ -21,6 +21,7 @@ EXCHANGES: Final[tuple[ExchangeName, ...]] = get_args(ExchangeName)
 Direction = Literal["gather", "scatter"]
 UnitWork = Literal["gather", "scatter", "reduce"]
 Part = Literal["product", "collective", "both"]
+StreamName = Literal["sum", "norm", "gate", "rotary"]
 HostName = Literal["operator", "launch", "forward", "backward", "step"]
 MAX_SAMPLES: Final = 100_000
 
@@ -50,10 +51,11 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The sum of two tensors written to a third."""
+    """A memory-bound operator, run eagerly: a sum of two tensors, or one of a transformer layer's."""
 
     dtype: str
     elements: int
+    what: StreamName = "sum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,8 @@ def grid(scale: Scale, dtypes: Sequence[str], inside: int, across: int, graphs: 
     hosts: list[Case] = [Host(what) for what in get_args(HostName) if graphs or what != "launch"]
     products: list[Case] = [p for sides in SIDES for d in dtypes for p in _products(scale, d, sides)]
     cores = _cores(scale, dtypes[0])
-    streams: list[Case] = [Stream(dtypes[0], n) for n in scale.stream_elements]
+    operators: tuple[StreamName, ...] = get_args(StreamName)
+    streams: list[Case] = [Stream(dtypes[0], n, what) for n in scale.stream_elements for what in operators]
     updates: list[Case] = [Update(n) for n in scale.update_elements]
     kinds = (hosts, products, cores, streams, updates, *_groups(scale, dtypes[0], inside, across))
     return tuple(case for turn in zip_longest(*kinds) for case in turn if case is not None)

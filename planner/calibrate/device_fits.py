@@ -6,12 +6,13 @@ from typing import Final
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.attention_kernels import AttentionRates
+from meshwright.costmodels.fusion import GROUPS, WIDE_BYTES, unfused
 from meshwright.costmodels.memory import optimizer_traffic
-from meshwright.costmodels.operators import gemm_work
+from meshwright.costmodels.operators import Pointwise, gemm_work
 from meshwright.costmodels.precision import find_optimizer, find_precision
 from meshwright.costmodels.profile import Profile, sourced_profile
 from meshwright.costmodels.roofline import DeviceRates, work_time
-from meshwright.costmodels.work import Shape
+from meshwright.costmodels.work import Shape, Work
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.calibrate.cases import Core, Product, Sample, Stream, Update
 from meshwright.planner.calibrate.explain import Explained, explained, of_kind
@@ -36,18 +37,36 @@ SHARES: Final = {
 
 
 def memory_fit(samples: Sequence[Sample], machine: Machine, host: Mapping[str, float]) -> Explained:
-    """Return ``memory``, the rate of streams in bytes/s, and ``memory_peak``, that of the fastest."""
+    """Return ``memory``, the rate of eager operators in bytes/s, and ``memory_peak``, that of the fastest."""
     own = of_kind(samples, Stream)
     if not own:
         raise MeshwrightError("calibrate: no stream was measured; give a larger budget")
-    moved = {case: 3.0 * WIDTHS[case.dtype] * case.elements for case, _ in own}
-    best = max(moved[case] / seconds for case, seconds in own)
+    works = {case: stream_work(case) for case, _ in own}
+    best = max(float(works[case].bytes) / seconds for case, seconds in own)
 
     def price(case: Stream, values: Mapping[str, float]) -> float:
-        return call_s(moved[case] / values["memory"], host, machine)
+        work = works[case]
+        return call_s(float(work.bytes) / values["memory"], host, machine, int(work.kernels))
 
     found = explained(own, price, {"memory": best / 2}, {"memory": (best / 100, best)})
     return Explained({**found.values, "memory_peak": best}, found.residuals)
+
+
+def stream_work(case: Stream) -> Work:
+    """Return the work of a memory-bound operator as the cost models count it without fusion."""
+    width = WIDTHS[case.dtype]
+    op = unfused(_STREAMS[case.what], dict.fromkeys(GROUPS, "eager"), wide=width >= WIDE_BYTES)
+    (work,) = op.forward(Shape(1, case.elements, tp=1, sequence_parallel=0, element_bytes=width))
+    return work
+
+
+_STREAMS: Final = {
+    "sum": Pointwise("sum", "sequence", 2, 1, group="residual"),
+    "norm": Pointwise("norm", "sequence", 1, 1, weights=1, group="norm"),
+    "gate": Pointwise("gate", "sequence", 2, 1, group="activation"),
+    "rotary": Pointwise("rotary", "sequence", 1, 1, group="rotary"),
+}
+"""Memory-bound operators, one feature wide."""
 
 
 def device_rates_of(

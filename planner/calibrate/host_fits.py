@@ -25,9 +25,9 @@ def host_times(samples: Sequence[Sample]) -> dict[str, float]:
     return {case.what: seconds for case, seconds in of_kind(samples, Host)}
 
 
-def call_s(device_s: float, host: Mapping[str, float], machine: Machine) -> float:
-    """Return the seconds of a call: the device's, and the host's as far as it is not hidden."""
-    own = host.get("operator", 0.0)
+def call_s(device_s: float, host: Mapping[str, float], machine: Machine, calls: int = 1) -> float:
+    """Return the seconds of calls: the device's, and the host's as far as it is not hidden."""
+    own = calls * host.get("operator", 0.0)
     return device_s + own if machine.waits_for_host else max(device_s, own)
 
 

@@ -34,7 +34,7 @@ def test_the_summary_is_plain_data_with_every_residual(found):
     plain = json.loads(json.dumps(summary(found)))
     assert plain["ranks"] == 2
     assert len(plain["residuals"]) == len(found.constants.residuals)
-    assert plain["left_out"] == ["Stream(dtype='fp32', elements=7)"]
+    assert plain["left_out"] == [str(Stream("fp32", 7))]
 
 
 def test_progress_says_the_round_and_the_kind():

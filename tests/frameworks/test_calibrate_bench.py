@@ -32,7 +32,7 @@ CASES = (
     Product("bf16", 64, 32, 16, weight_gradient=True),
     Core("fp32", 1, 32, 2, 16, backward=False),
     Core("fp32", 1, 32, 2, 16, backward=True),
-    Stream("fp32", 4096),
+    *(Stream("fp32", 4096, what) for what in ("sum", "norm", "gate", "rotary")),
     Update(4096),
     Host("operator"),
     Host("forward"),

@@ -53,7 +53,7 @@ def seconds(case: Case) -> float:
     """Return the time of a case, counted by hand: no tile to fill, nothing that overlaps."""
     by_kind: Mapping[type, Callable[[], float]] = {
         Product: lambda: CALL_S + 2.0 * case.m * case.n * case.k / PEAK,
-        Stream: lambda: CALL_S + 12.0 * case.elements / MEMORY,
+        Stream: lambda: _stream(case),
         Core: lambda: CALL_S + _core_flops(case) / (0.5 * PEAK),
         Update: lambda: 1e-3 + 24.0 * case.elements / (0.5 * MEMORY),
         Host: lambda: {"operator": CALL_S, "forward": 1e-3, "backward": 2e-3, "step": 1e-3}[case.what],
@@ -63,6 +63,12 @@ def seconds(case: Case) -> float:
         Beside: lambda: {"product": 3.0, "collective": 2.0, "both": 4.0}[case.part],
     }
     return by_kind[type(case)]()
+
+
+def _stream(case: Stream) -> float:
+    """Return calls and bytes: fp32 elements read and written, counted by hand."""
+    calls, moved = {"sum": (1, 12), "norm": (4, 28), "gate": (2, 20), "rotary": (5, 40)}[case.what]
+    return calls * CALL_S + moved * case.elements / MEMORY
 
 
 def _core_flops(case: Core) -> float:
