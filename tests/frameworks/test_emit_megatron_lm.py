@@ -48,6 +48,16 @@ CASES = {
     "predicting-apart": planned(
         "deepseek-v3", {"mtp": True}, ep=4, pp=4, layers_per_stage=[20, 20, 21, 1], recompute="full"
     ),
+    "modules": planned(
+        "deepseek-v3",
+        {"recompute_modules": "layernorm,mla_up_proj,moe_act"},
+        ep=8,
+        pp=2,
+        recompute="selective",
+    ),
+    "core": planned(
+        "llama-3.1-8b", {"recompute_modules": "core_attn,layernorm"}, tp=2, recompute="selective"
+    ),
     "fp8": planned("llama-3.1-8b", {"precision": "fp8"}, tp=2),
     "fp8-block": planned("llama-3.1-8b", {"precision": "fp8-block"}, tp=2),
     "mxfp8-weights": planned("llama-3.1-8b", {"precision": "mxfp8-weights"}, tp=2),
@@ -101,6 +111,8 @@ def test_megatron_understands_the_plan(name: str, answer: dict) -> None:
     )
     assert (args["bf16"], args["fp16"]) == (plan.precision != "fp16", plan.precision == "fp16")
     assert (config["recompute_granularity"] == "full") == ("full" in plan.recompute)
+    if plan.recompute_modules:
+        assert set(config["recompute_modules"]) == set(plan.recompute_modules)
     assert args["num_distributed_optimizer_instances"] == plan.dp_replicate
 
 
