@@ -15,6 +15,9 @@ from ortools.sat.python import cp_model
 
 from meshwright.costmodels.arrays import FloatArray
 
+MOST_STEPS = 20_000
+"""Simplex steps of one solution; hundreds are usual."""
+
 
 class Relaxation:
     """A CP-SAT model with fractional variables, without constraints that are not linear.
@@ -26,6 +29,7 @@ class Relaxation:
     def __init__(self, model: cp_model.CpModel) -> None:
         self.proto, self.rows = model.proto, 0
         self.solver = pywraplp.Solver.CreateSolver("GLOP")
+        self.solver.SetSolverSpecificParametersAsString(f"max_number_of_iterations: {MOST_STEPS}")
         ends = [(float(d[0]), float(d[-1])) for d in (list(v.domain) for v in self.proto.variables)]
         self.scale = [max(abs(low), abs(high), 1.0) for low, high in ends]
         self.columns = [
