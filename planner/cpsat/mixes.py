@@ -80,7 +80,13 @@ class Mixes:
     fronts: dict[tuple[tuple[int, ...], int], Front | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.limits = np.unique(self.scaled.working[self.want.allowed])
+        s, allowed = self.scaled, self.want.allowed
+        self.limits = np.unique(s.working[allowed])
+        largest = np.iinfo(np.int64).max
+        order = np.lexsort((s.saved, np.where(allowed, s.backward, largest)), axis=-1)
+        self.quickest = order[:, 0]
+        self.least_saved = np.where(allowed, s.saved, largest).min(axis=1)
+        self.least_working = np.where(allowed, s.working, largest).min(axis=1)
 
     def fastest(self, layers: tuple[int, ...], live: int) -> IntArray | None:
         """Return layers by kind and mode, (K, M), of the fastest mix that fits, or None if none fits.
@@ -95,6 +101,12 @@ class Mixes:
         s, present = self.scaled, [k for k, n in enumerate(layers) if n]
         states = sum(layers[k] * int(s.states[k]) for k in present)
         room = s.room - states
+        alone = self._alone(layers, live, room)
+        if alone is not None:
+            return alone
+        kept = live * sum(layers[k] * int(self.least_saved[k]) for k in present)
+        if kept + max(int(self.least_working[k]) for k in present) > room:
+            return None
         best: tuple[int, int] | None = None
         found: IntArray | None = None
         for limit in self.limits.tolist():
@@ -109,6 +121,17 @@ class Mixes:
             if best is None or rank < best:
                 best, found = rank, front.mixes[at]
         return found
+
+    def _alone(self, layers: tuple[int, ...], live: int, room: int) -> IntArray | None:
+        """Return the mix of every kind in its quickest mode, where that fits: nothing is faster."""
+        s, present = self.scaled, [k for k, n in enumerate(layers) if n]
+        modes = [int(self.quickest[k]) for k in present]
+        kept = live * sum(layers[k] * int(s.saved[k, m]) for k, m in zip(present, modes, strict=True))
+        if kept + int(s.working[present, modes].max()) > room:
+            return None
+        mix = np.zeros_like(s.saved)
+        mix[present, modes] = np.array(layers)[present]
+        return mix
 
     def _front(self, layers: tuple[int, ...], limit: int) -> Front | None:
         """Return the front of a stage whose working set stays within a limit, None if no mode does."""
