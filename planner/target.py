@@ -366,7 +366,7 @@ TARGETS = {
         Target(
             "native",
             "PyTorch through meshwright.apply",
-            profile="fsdp2-eager",
+            profile="native",
             framework="pytorch",
             context=False,
             ulysses=False,
