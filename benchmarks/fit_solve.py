@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.fit import Linearised, objective
-from benchmarks.fit_choice import FELT, Slopes, columns, free_constants, inside, of_constants, pruned
+from benchmarks.fit_choice import FELT, SURE, Slopes, columns, free_constants, inside, of_constants, pruned
 from benchmarks.fit_constants import EVERYWHERE, Constant, Shifts, tree
 from benchmarks.fit_runs import Runs, moved, value_of
 from benchmarks.fit_workers import in_processes
@@ -60,6 +60,12 @@ class Fit:
     def at(self) -> Linearised:
         """The linearised problem of the free constants."""
         return linearised(self.runs, self.residual, self.slopes, self.constants, self.shifts)
+
+    @property
+    def score(self) -> float:
+        """What is minimised, and for each constant what it must gain to be told from what it inherits."""
+        at = self.at
+        return at.objective(np.zeros_like(at.shift)) + SURE**2 * len(self.shifts)
 
     @property
     def support(self) -> dict[Constant, int]:
@@ -140,6 +146,8 @@ def fitted(
 ) -> Fit:
     """Return the constants that fit runs best, those left out that are not told from what they inherit.
 
+    Of the iterations the one with the lowest :attr:`Fit.score`.
+
     Parameters
     ----------
     start
@@ -147,13 +155,16 @@ def fitted(
     """
     shifts = start or {}
     here = runs.log_ratio(shifts)
-    fit = Fit(runs, shifts, here, derivatives(runs, shifts, here))
+    fit = best = Fit(runs, shifts, here, derivatives(runs, shifts, here))
     say(f"{len(here)} runs, {votes_error(runs, here):.2%} in the mean before")
     for number in range(iterations):
         shifts, here = step(fit, say)
         fit = Fit(runs, shifts, here, derivatives(runs, shifts, here, fit.slopes))
-        say(f"{number + 1}: {votes_error(runs, here):.2%} with {len(shifts)} constants")
-    return fit
+        say(
+            f"{number + 1}: {votes_error(runs, here):.2%} with {len(shifts)} constants, score {fit.score:.1f}"
+        )
+        best = min(best, fit, key=lambda f: f.score)
+    return best
 
 
 def step(fit: Fit, say: Callable[[str], None] = lambda _: None) -> tuple[Shifts, FloatArray]:
