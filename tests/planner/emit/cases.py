@@ -30,9 +30,7 @@ def case(
     **strategy: Any,
 ) -> tuple[Problem, Plan]:
     """Return a problem with a global batch of 128 sequences, and the plan of an explicit strategy."""
-    # A headroom of its own: the usual one follows from constants that are fitted anew.
-    usual = {"global_batch_size": 128, "sequence_length": 8192, "headroom": 0.04}
-    work = {**usual, "target": target, **(job or {})}
+    work = {"global_batch_size": 128, "sequence_length": 8192, "target": target, **(job or {})}
     problem = Problem(model(), cluster(machines), Job(**work))
     return problem, make_plan(problem, **strategy)
 

@@ -14,7 +14,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "golden" / "emit"
 @pytest.mark.parametrize("name", GOLDEN)
 def test_files_are_the_golden_ones(name: str) -> None:
     target, machines, strategy = GOLDEN[name]
-    files = render(*case(target, machines, **strategy))
+    # A headroom of its own: the usual one follows from constants that are fitted anew.
+    own = {**strategy, "job": {"headroom": 0.04, **strategy.get("job", {})}}
+    files = render(*case(target, machines, **own))
     if os.environ.get("MESHWRIGHT_WRITE_GOLDEN"):
         (FOLDER / name).mkdir(parents=True, exist_ok=True)
         for file, text in files.items():
