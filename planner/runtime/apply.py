@@ -13,7 +13,7 @@ from meshwright.planner.runtime.layout import PIPELINE, TENSOR
 from meshwright.planner.runtime.limits import check_plan, check_world
 from meshwright.planner.runtime.model_check import check_model, facts_of
 from meshwright.planner.runtime.ranks import (
-    check_same_plan,
+    check_same,
     data_rank,
     device_mesh,
     own_device,
@@ -83,7 +83,7 @@ def apply(
     ------
     MeshwrightError
         If the plan asks for what is not applied (each decision is named), the number of processes is another
-        one, ranks read different plans, or the model is not the planned one.
+        one, the model is not the planned one, or ranks differ in plan or weights.
     """
     plan = plan if isinstance(plan, Plan) else read_plan(plan)
     check_plan(plan)
@@ -94,7 +94,7 @@ def apply(
     _check_weights(model, initialise)
     own = own_device(device)
     start_processes(own)
-    check_same_plan(plan)
+    check_same(plan, model)
     mesh = device_mesh(plan, own)
     chunks = [c for c in plan.chunks if c.rank == mesh.get_local_rank(PIPELINE)]
     parts = model_parts(model, plan, layout, chunks)

@@ -10,6 +10,7 @@ from meshwright.planner.runtime.layout import REPLICATE, SHARD, mesh_shape
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
 
@@ -47,23 +48,35 @@ def start_processes(device: "torch.device") -> None:
         distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
 
 
-def check_same_plan(plan: Plan) -> None:
-    """Refuse ranks that read different plans, of which each would apply its own.
+def check_same(plan: Plan, model: "nn.Module") -> None:
+    """Refuse ranks that read different plans, or start from different weights: each would go its own way.
+
+    Of the weights the first element of each parameter is compared.
 
     Raises
     ------
     MeshwrightError
         On every rank, naming those that differ from rank 0.
     """
+    if others := _differing(plan.to_json()):
+        raise MeshwrightError(
+            f"plan: rank {others} read another plan than rank 0; give each host the same plan.json"
+        )
+    first = [float(p.flatten()[0]) for p in model.parameters() if p.numel() and not p.is_meta]
+    if others := _differing(repr(first)):
+        raise MeshwrightError(
+            f"model: rank {others} has other weights than rank 0; load the same ones in each process, or set "
+            "the same seed before they are drawn"
+        )
+
+
+def _differing(text: str) -> str:
+    """Return the ranks whose text is not rank 0's."""
     from torch import distributed
 
     seen: list[str] = [""] * distributed.get_world_size()
-    distributed.all_gather_object(seen, hashlib.sha256(plan.to_json().encode()).hexdigest())
-    others = [str(rank) for rank, digest in enumerate(seen) if digest != seen[0]]
-    if others:
-        raise MeshwrightError(
-            f"plan: rank {', '.join(others)} read another plan than rank 0; give each host the same plan.json"
-        )
+    distributed.all_gather_object(seen, hashlib.sha256(text.encode()).hexdigest())
+    return ", ".join(str(rank) for rank, digest in enumerate(seen) if digest != seen[0])
 
 
 def device_mesh(plan: Plan, device: "torch.device") -> "DeviceMesh":

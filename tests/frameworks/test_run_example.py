@@ -94,12 +94,21 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
         meshwright.apply(path, tiny.LLAMA.build(), torch.optim.SGD)
 
 
-def test_ranks_with_different_plans_are_told(tmp_path: Path) -> None:
-    for rank, micro in enumerate((1, 2)):
-        _, plan = tiny.planned("native", "cpu:2", dp=2, zero_stage=3, micro_batch_size=micro)
+@pytest.mark.parametrize(
+    ("sizes", "seeds", "message"),
+    [
+        ((1, 2), [], "plan: rank 1 read another plan than rank 0"),
+        ((1, 1), ["seeds"], "model: rank 1 has other weights than rank 0"),
+    ],
+)
+def test_ranks_that_disagree_are_told(
+    tmp_path: Path, sizes: tuple[int, int], seeds: list[str], message: str
+) -> None:
+    for rank, size in enumerate(sizes):
+        _, plan = tiny.planned("native", "cpu:2", dp=2, zero_stage=3, micro_batch_size=size)
         (tmp_path / f"plan-{rank}.json").write_text(plan.to_json())
-    printed = start([sys.executable, "-m", "tests.frameworks.two_plans", str(tmp_path)])
-    assert printed.count("plan: rank 1 read another plan than rank 0") == 2
+    printed = start([sys.executable, "-m", "tests.frameworks.disagreeing", str(tmp_path), *seeds])
+    assert printed.count(message) == 2
 
 
 def test_a_batch_of_another_shape_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Two ranks that were given different plans, and print what each is told."""
+"""Two ranks with a plan each and weights of one seed, or of two; they print what they are told."""
 
 import sys
 from pathlib import Path
@@ -11,11 +11,14 @@ from tests.frameworks.forked import fork
 
 
 def main() -> None:
-    """Apply ``plan-RANK.json`` of a folder."""
-    folder = Path(sys.argv[1])
+    """Apply ``plan-RANK.json`` of a folder; ``seeds`` draws the head anew on each rank."""
+    folder, seeds = Path(sys.argv[1]), sys.argv[2:] == ["seeds"]
 
     def run(rank: int) -> None:
         model = tiny.LLAMA.build()
+        if seeds:
+            torch.manual_seed(rank)
+            torch.nn.init.normal_(model.lm_head.weight)
         try:
             meshwright.apply(folder / f"plan-{rank}.json", model, torch.optim.SGD, device="cpu")
         except meshwright.MeshwrightError as error:
