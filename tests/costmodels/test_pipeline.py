@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.disciplines import DISCIPLINES
-from meshwright.costmodels.paths import base_paths, critical_path, path_length
+from meshwright.costmodels.paths import base_paths, base_table, critical_path, critical_paths, path_length
 from meshwright.costmodels.pipeline import EVENTS, simulate
 from meshwright.costmodels.pipeline_bounds import uniform_bound
 from meshwright.costmodels.schedule import BACKWARD, FORWARD, WEIGHT, build, legal, names
@@ -239,6 +239,28 @@ def test_base_paths_are_few_and_exact_for_equal_chunks(schedule, unit):
         for rank in range(schedule.pp):
             longest = max(path_length(p, *times) for p in paths if (p.rank, p.event) == (rank, event))
             assert longest == pytest.approx(simulated[event][rank], rel=1e-12)
+
+
+@given(timed_schedules())
+def test_a_table_of_paths_has_their_lengths(case):
+    schedule, *times = case
+    ends = [path for path in base_paths(schedule) if path.event == "end"]
+    table = base_table(schedule)
+    forward, backward, weight = (np.broadcast_to(times[i], schedule.num_chunks) for i in (0, 1, 3))
+    lengths = table.lengths(forward, backward, float(times[2]), weight)
+    assert lengths == pytest.approx(np.array([float(path_length(path, *times)) for path in ends]), rel=1e-12)
+    assert table.rank.tolist() == [path.rank for path in ends]
+
+
+@given(timed_schedules())
+def test_one_simulation_tells_the_critical_paths_of_all_ranks(case):
+    schedule, forward_s, backward_s, transfer_s, weight_s = case
+    together = critical_paths(schedule, forward_s, backward_s, transfer_s, weight_s=weight_s)
+    end_s = simulate(schedule, forward_s, backward_s, transfer_s, weight_s).end_s
+    for rank, path in enumerate(together):
+        assert path == critical_path(schedule, forward_s, backward_s, transfer_s, rank, weight_s=weight_s)
+        length = path_length(path, forward_s, backward_s, transfer_s, weight_s)
+        assert length == pytest.approx(end_s[rank], rel=1e-12)
 
 
 def smallest_vpp(name):
