@@ -89,8 +89,6 @@ class Target:
         What an accelerator must support for it, where that is called otherwise than the target.
     even_hosts
         Whether it starts equally many processes on every host.
-    wraps_blocks
-        Whether it must be told the class of a model's decoder layers.
     loses
         Decisions that a plan loses by going there, in words.
     """
@@ -143,7 +141,6 @@ class Target:
     experts_tensor_or_spread: bool = False
     framework: str | None = None
     even_hosts: bool = False
-    wraps_blocks: bool = False
     loses: tuple[str, ...] = ()
 
     @property
@@ -212,7 +209,6 @@ TARGETS = {
             precisions=frozenset({"bf16", "fp16", "fp32", "tf32", "pure-bf16"}),
             optimizers=frozenset({"adamw", "sgd"}),
             even_hosts=True,
-            wraps_blocks=True,
             loses=(
                 "every degree but data",
                 "optimizer offload alone",
@@ -242,7 +238,6 @@ TARGETS = {
             precisions=frozenset({"bf16", "fp16", "fp32", "tf32", "pure-bf16"}),
             optimizers=frozenset({"adamw", "sgd"}),
             even_hosts=True,
-            wraps_blocks=True,
             loses=(
                 "every degree but data, hybrid sharding",
                 "optimizer offload alone",

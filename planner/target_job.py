@@ -36,11 +36,6 @@ def refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str
         for name, value, allowed in words
         if allowed is not None and value not in allowed
     ]
-    if target.wraps_blocks and model.block_class is None:
-        found.append(
-            f"model={model.name}: the class of its decoder layers is unknown, and the framework must be told "
-            "what to shard together (without it the whole model is gathered at once)"
-        )
     if job.mtp and not target.multi_token:
         found.append("mtp=true: only false")
     if target.families is not None and model.family not in target.families:

@@ -74,6 +74,16 @@ def hybrid(plan: Plan) -> dict[str, Any]:
     return {"parallelism_config": {f"parallelism_config_{k}_size": v for k, v in sizes.items()}}
 
 
+def limits(problem: Problem, plan: Plan) -> list[str]:
+    """Return what Accelerate would do otherwise in silence: gather a model whose layers it is not told."""
+    if problem.model.block_class is not None:
+        return []
+    return [
+        f"model={problem.model.name}: the class of its decoder layers is unknown, and FSDP must be told "
+        "what to shard together (without it the whole model is gathered at once)"
+    ]
+
+
 def files(problem: Problem, plan: Plan) -> dict[str, str]:
     """Return the files."""
     import yaml
@@ -108,7 +118,7 @@ def _emitter(target: str, level: Level, checked: str) -> Emitter:
         level=level,
         checked=checked,
         files=files,
-        limits=lambda problem, plan: [],
+        limits=limits,
         about={
             "accelerate.yaml": "Accelerate's configuration: sharding, wrapping, recomputation, precision",
             "training_args.json": "micro-batch, accumulation and precision as arguments of a Trainer",

@@ -29,20 +29,20 @@ def why(asked: Problem) -> Any:
 
 
 def test_a_batch_that_no_data_degree_divides_names_the_nearest() -> None:
-    asked = problem(target="deepspeed", global_batch_size=12)
+    asked = problem(target="fsdp", global_batch_size=12)
     told = why(asked)
     assert told.rule == "batch divisible"
     assert nearest_batches(asked) == (8, 16)
     assert "8, 16" in told.message
     for batch in (8, 16):
         assert fits(replace(asked, job=replace(asked.job, global_batch_size=batch)))
-    assert "another target than deepspeed" in told.remedies
+    assert "another target than fsdp" in told.remedies
 
 
 @pytest.mark.parametrize(
     ("job", "rule", "told"),
     [
-        ({"target": "deepspeed", "pins": {"tp": 2}}, "pin tp", "has no other"),
+        ({"target": "fsdp", "pins": {"tp": 2}}, "pin tp", "has no other"),
         ({"pins": {"tp": 7}}, "pin tp", "possible here: 1, 2, 4"),
         ({"pins": {"pp": 3}}, "pin pp", "possible here: 1, 2, 4, 8"),
         ({"pins": {"dp": 5}}, "pin dp", "possible here"),
