@@ -8,6 +8,7 @@ in training.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import cycle
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,7 +36,14 @@ MOST_CALLS: Final = 2000
 DTYPES: Final = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """PyTorch's names."""
 GRAPH_CALLS: Final = 200
+OPERANDS: Final = 4
+"""Pairs of operands that the calls of a product take in turn."""
 Call = Callable[[], Any]
+
+
+def weight_gradient(tokens: "torch.Tensor", gradient: "torch.Tensor") -> "torch.Tensor":
+    """Return the gradient of a linear layer's weight."""
+    return gradient.t() @ tokens
 
 
 @dataclass(frozen=True)
@@ -134,17 +142,22 @@ class Bench:
         return torch.randn(*shape, device=self.device).to(getattr(torch, DTYPES[dtype]))
 
     def _product(self, case: Product) -> Call:
-        """Return the product as a linear layer runs it; the tokens are a weight gradient's inner side."""
+        """Return the product as a linear layer runs it; the tokens are a weight gradient's inner side.
+
+        Each call takes other operands, as layers do: a repeated one would be found in the cache.
+        """
         import torch
 
+        tokens, other = (case.k, case.n), (case.k, case.m)
+        if not case.weight_gradient:
+            tokens, other = (case.m, case.k), (case.n, case.k)
+        pairs = [
+            (self._random(case.dtype, *tokens), self._random(case.dtype, *other)) for _ in range(OPERANDS)
+        ]
+        turn = cycle(pairs)
         if case.weight_gradient:
-            gradient, tokens = (
-                self._random(case.dtype, case.k, case.m),
-                self._random(case.dtype, case.k, case.n),
-            )
-            return lambda: gradient.t() @ tokens
-        tokens, weight = self._random(case.dtype, case.m, case.k), self._random(case.dtype, case.n, case.k)
-        return lambda: torch.nn.functional.linear(tokens, weight)
+            return lambda: weight_gradient(*next(turn))
+        return lambda: torch.nn.functional.linear(*next(turn))
 
     def _core(self, case: Core) -> Call:
         import torch
