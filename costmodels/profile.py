@@ -335,7 +335,7 @@ def own_profile(path: Path) -> Profile:
 
 
 def parent_of(name: str) -> str | None:
-    """Return the name of the profile that one inherits from; None for the one that all others inherit from."""
+    """Return the name of the profile that one inherits from; None for the root of all."""
     base = profile_parts(name)[0]
     if base.endswith(FILE_SUFFIX):
         return str(_file_table(Path(base)).get("inherits", "generic"))

@@ -48,7 +48,7 @@ class KindSummary:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """A model's kinds and totals at one sequence length; ``notes`` tell what was assumed, lengths included."""
+    """A model's kinds and totals at one length; ``notes`` tell what was assumed, lengths included."""
 
     graph: ModelGraph
     sequence_length: int
