@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 SCHEDULE_HELP = (
-    "gpipe, 1f1b, interleaved, zb1p, zb2p, interleaved_zb, zbv, v_half, v_min or dualpipev; 1f1b by default, "
-    "interleaved with chunks."
+    "gpipe, 1f1b, 1f1b_ahead, interleaved, zb1p, zb2p, interleaved_zb, zbv, v_half, v_min or dualpipev; "
+    "1f1b by default, interleaved with chunks."
 )
 """Every schedule; written out, for reading their table would load numpy for a page of help."""
 

@@ -64,7 +64,7 @@ def test_rule_becomes_choice(rules: Any, name: str, wanted: Choice) -> None:
         (["tp>=8", "tp<=4"], "leave no value"),
         (["tp=16", "tp<=8"], "leave no value"),
         (["zero_stage=4"], "allowed: 0, 1, 2 and 3"),
-        (["schedule=zigzag"], "allowed: gpipe, 1f1b, interleaved"),
+        (["schedule=zigzag"], "allowed: gpipe, 1f1b, 1f1b_ahead, interleaved"),
         (["schedule<=3"], "schedule has no order"),
         (["recompute=sometimes"], "allowed: none, selective, moe, offload, full"),
         (["kv_exchange=mesh"], "allowed: ring and all_gather"),
