@@ -36,7 +36,7 @@ def huber_weight(residual: FloatArray, bend: float = BEND) -> FloatArray:
 
 
 def solve_in_box(matrix: FloatArray, linear: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
-    """Return the ``x`` in a box that minimises ``x A x / 2 - b x``, by coordinate descent.
+    """Return the ``x`` in a box that minimises ``x A x / 2 - b x``: coordinate descent from a good start.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def solve_in_box(matrix: FloatArray, linear: FloatArray, low: FloatArray, high: 
     low, high
         The box, (N,), ``low <= high``.
     """
-    x = np.clip(np.zeros_like(linear), low, high)
+    x = _start_in_box(matrix, linear, low, high)
     slope = matrix @ x - linear
     for _ in range(_SWEEPS):
         moved = 0.0
@@ -60,6 +60,23 @@ def solve_in_box(matrix: FloatArray, linear: FloatArray, low: FloatArray, high: 
                 moved = max(moved, abs(change) * np.sqrt(matrix[j, j]))
         if moved < _TINY:
             break
+    return x
+
+
+def _start_in_box(matrix: FloatArray, linear: FloatArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """Return the minimum without a box, coordinates that leave it put on its side and held there.
+
+    It is the minimum in the box unless a held coordinate should have come free again.
+    """
+    x, free = np.zeros_like(linear), np.ones(len(linear), dtype=np.bool_)
+    while free.any():
+        rest = linear[free] - matrix[np.ix_(free, ~free)] @ x[~free]
+        x[free] = np.linalg.solve(matrix[np.ix_(free, free)], rest)
+        outside = free & ((x < low) | (x > high))
+        x = np.clip(x, low, high)
+        if not outside.any():
+            break
+        free &= ~outside
     return x
 
 
