@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from benchmarks.fit_constants import ROWS_EACH
+from benchmarks.fit_constants import MEMORY, ROWS_EACH
 from benchmarks.fit_file import Entry, stored
 from benchmarks.fit_rows import expressed
 from benchmarks.fit_runs import Runs
@@ -39,8 +39,16 @@ def test_each_constant_has_runs_enough(entry: Entry) -> None:
     assert entry.error <= entry.constant.bounds.width * 1.001  # runs told more than its sources
 
 
+@pytest.mark.parametrize("entry", stored(), ids=lambda e: str(e.constant))
+def test_each_constant_is_told_from_what_it_inherits(entry: Entry) -> None:
+    assert abs(entry.shift) > entry.error
+
+
 def test_there_are_ten_runs_for_each_constant() -> None:
-    assert calibration()["fit"]["rows"] >= ROWS_EACH * len(stored())
+    memory = [e for e in stored() if e.constant.field in MEMORY]
+    told = calibration()["fit"]
+    assert told["rows"] >= ROWS_EACH * (len(stored()) - len(memory))
+    assert told["memory_rows"] >= ROWS_EACH * len(memory)
 
 
 def test_a_sample_is_priced_as_it_was_when_the_constants_were_fitted() -> None:
