@@ -59,7 +59,7 @@ def host_update_s(
     touched_bytes
         Read and written by the optimizer for one device's share of the states; broadcasts.
     moved_bytes
-        Gradients down and weights up over the device's link; broadcasts.
+        Weights up over the device's link, and gradients down that are not there yet; broadcasts.
     on_nvme
         Whether the states come from drives and go back to them meanwhile; broadcasts.
     """

@@ -3,7 +3,10 @@
 Dense states shard over ``dp_shard x cp``, expert states over the ranks that hold the same experts; copies
 (``dp_replicate``) add an all-reduce of each shard (hybrid sharding). A secondary copy (ZeRO++ ``hpz``,
 arXiv 2306.10209) lets the backward pass gather from few neighbours. Offloaded weights come up over the host
-link before they are gathered.
+link before they are gathered. Where optimizer states are away, shards of gradients (ZeRO 2 and 3) go down as
+each layer's backward pass ends, and are summed off the device (ZeRO-Offload, arXiv 2101.06840, section 4.1;
+``torch.distributed.fsdp.CPUOffloadPolicy``). Left out: what the host takes to sum them; beside drives they
+are counted with the states there.
 """
 
 from collections.abc import Sequence
@@ -15,7 +18,7 @@ from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import PLACES, LayerCost
 from meshwright.costmodels.memory import StateBytes, optimizer_traffic, state_bytes
-from meshwright.costmodels.offload import home_bytes_per_s, host_update_s
+from meshwright.costmodels.offload import home_bytes_per_s, host_link_bytes_per_s, host_update_s
 from meshwright.costmodels.operators import LayerKind, Product
 from meshwright.costmodels.spans import Spans, wide
 from meshwright.costmodels.strategy import Setting, Strategies
@@ -41,7 +44,7 @@ class LayerStates:
         A layer's gradients before they are scattered: as its backward pass leaves them, and the copies in
         which the layer behind it still sends its own.
     forward_gather_s, backward_gather_s, scatter_s
-        In every pass of a micro-batch.
+        In every pass of a micro-batch; the last with the way of shards off the device.
     reduce_s, update_gather_s, optimizer_s
         Once a step.
     """
@@ -146,7 +149,7 @@ def layer_states(
         pending_bytes=_pending(setting, grads) * (stage >= 2) * ~late,
         forward_gather_s=gather * (stage == 3) + lift,
         backward_gather_s=np.where(s.hpz[:, None] > 1, near, gather) * (stage == 3) + lift,
-        scatter_s=scatter * (stage >= 2) * ~late,
+        scatter_s=scatter * (stage >= 2) * ~late + _drop(setting, s, shard_grads),
         reduce_s=np.where((stage == 0) | whole_at_one, flat, copies + scatter * ((stage == 1) | late)),
         update_gather_s=updated * ((stage == 1) | (stage == 2)),
         optimizer_s=_update(setting, s, places, shapes, where),
@@ -218,6 +221,17 @@ def _lift(
     return np.asarray(s.weights_away[:, None] * shard / home_bytes_per_s(setting.cluster, s.on_nvme)[:, None])
 
 
+def _gradients_away(setting: Setting, s: Strategies) -> BoolArray:
+    """Return where shards of gradients lie off the device, with the states, (B, 1)."""
+    return np.asarray((s.states_away & (s.zero_stage >= 2))[:, None] & ~_late(setting, s))
+
+
+def _drop(setting: Setting, s: Strategies, shards: Sequence[FloatArray]) -> FloatArray:
+    """Return the seconds to bring a rank's shard of gradients off the device, (B, K)."""
+    moved = np.asarray(sum(shards)) * _gradients_away(setting, s)
+    return np.asarray(moved / host_link_bytes_per_s(setting.cluster))
+
+
 def _bytes(
     setting: Setting, s: Strategies, cost: LayerCost, places: Sequence[_Place]
 ) -> tuple[StateBytes, FloatArray]:
@@ -239,7 +253,8 @@ def _bytes(
             still = still + np.where((stage == 2) & (p.shards > 1), p.frozen_bytes / p.shards, 0.0)
         nothing = np.zeros_like(still)
         total = total + trained + StateBytes(extra * low * kept + still, nothing, nothing, nothing)
-    return _placed(s, total, places[0].weight_bytes + places[0].frozen_bytes)
+    away = _gradients_away(setting, s)
+    return _placed(s, total, places[0].weight_bytes + places[0].frozen_bytes, away)
 
 
 def _near(setting: Setting, whole: Sequence[FloatArray], where: Spans) -> FloatArray:
@@ -253,14 +268,17 @@ def _near(setting: Setting, whole: Sequence[FloatArray], where: Spans) -> FloatA
     return np.asarray(dense + experts)
 
 
-def _placed(s: Strategies, total: StateBytes, whole: FloatArray) -> tuple[StateBytes, FloatArray]:
+def _placed(
+    s: Strategies, total: StateBytes, whole: FloatArray, gradients_away: BoolArray
+) -> tuple[StateBytes, FloatArray]:
     """Return states split between device and home, with the secondary copy of dense weights on the device."""
     states_away, weights_away = s.states_away[:, None], s.weights_away[:, None]
     secondary = np.where(s.hpz[:, None] > 1, whole / s.hpz[:, None], 0.0)
     host = (total.master_weights + total.optimizer_moments) * states_away + total.weights * weights_away
+    host = host + total.gradients * gradients_away
     device = StateBytes(
         total.weights * ~weights_away + secondary,
-        total.gradients,
+        total.gradients * ~gradients_away,
         total.master_weights * ~states_away,
         total.optimizer_moments * ~states_away,
     )
@@ -278,7 +296,8 @@ def _update(
     split = (s.zero_stage >= 1)[:, None]
     share = sum(p.parameters / np.where(split, p.shards, 1) for p in places)
     at_device = traffic * share / (rates.memory_bytes_per_s * setting.profile.optimizer_fraction)
-    moved = (setting.gradient_bytes + recipe.element_bytes) * share
+    last = setting.gradient_bytes * ~_gradients_away(setting, s)
+    moved = (last + recipe.element_bytes) * share
     at_host = host_update_s(setting.cluster, traffic * share, moved, s.on_nvme[:, None])
     seconds = np.where(s.states_away[:, None], at_host, at_device)
     return np.asarray(seconds + _orthogonalise(setting, split, places, shapes, where))

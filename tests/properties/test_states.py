@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.offload import host_link_bytes_per_s
 from meshwright.costmodels.precision import find_optimizer
 from meshwright.costmodels.spans import layer_groups, state_spans
 from meshwright.costmodels.strategy import OFFLOADS, Setting
@@ -52,6 +53,20 @@ def test_offloading_moves_states_to_the_host_and_loses_none(stage, dp, level):
     assert total == pytest.approx(home.state_bytes)
     assert np.all(away.host_bytes > 0)
     assert np.all(away.optimizer_s >= home.optimizer_s)
+
+
+@given(stages, powers, st.sampled_from(range(1, len(OFFLOADS))))
+def test_shards_of_gradients_leave_the_device_with_the_states_in_every_pass(stage, dp, level):
+    home, away = (
+        build_tables(DENSE, make_strategies(dp=dp, zero_stage=stage, offload=o)) for o in (0, level)
+    )
+    if stage < 2:
+        assert away.states.gradients == pytest.approx(home.states.gradients)
+        return
+    assert not away.states.gradients.any()
+    down = home.states.gradients / host_link_bytes_per_s(DENSE.cluster)
+    reducing = away.backward_parts[..., 0, BACKWARD.index("gradient_reduction")] + away.hidden_reduce_s
+    assert np.all(reducing >= down * (1 - 1e-9))
 
 
 @given(powers, powers, powers, st.integers(1, 3))
