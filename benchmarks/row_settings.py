@@ -22,6 +22,8 @@ _RECIPES: Final = (
     ("fp16", "fp16"),
 )
 _NO_BF16: Final = ("v100", "titan")
+_NO_MX: Final = ("h100", "h200", "h800", "h20")
+"""Where Megatron-Bridge's tables mean scales of tiles by FP8-MX ("MXFP8 or sub-channel", their footnote)."""
 _PRIMARY: Final = {"fp8": "fp8-weights", "fp8-current": "fp8-weights", "mxfp8": "mxfp8-weights"}
 _PRIMARY_LOW: Final = 2024
 """From then on Megatron's kin gather 8-bit weights and keep no 16-bit copy (--fp8-param-gather)."""
@@ -39,6 +41,8 @@ def precision_of(row: Row) -> tuple[str, tuple[str, ...]]:
         return name, (f"precision not stated: {name}",)
     said = " ".join(str(w) for w in (row.stated("precision_label"), row.precision) if w).lower()
     name = next((recipe for pattern, recipe in _RECIPES if re.search(pattern, said)), "bf16")
+    if name == "mxfp8" and any(word in (row.accelerator or "") for word in _NO_MX):
+        return "fp8-block", ("scales of tiles, for the accelerator has no products of mxfp8",)
     if "fp8" in said and "FP8_CS" in (row.stated("recipe") or ""):
         name = "fp8-current"
     if name == "nvfp4" and megatron(row):

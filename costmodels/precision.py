@@ -42,6 +42,10 @@ import numpy as np
 from meshwright.costmodels.arrays import Num
 from meshwright.hardware.errors import UnknownNameError
 
+BLOCK_SCALED: Final = ("blackwell", "cdna4")
+"""Architectures, refinements included, whose products apply a scale to every 32 elements themselves, as mxfp8
+needs: Blackwell's ``mma`` with ``.block_scale`` (PTX ISA), CDNA4's ``V_MFMA_SCALE`` (its ISA). Elsewhere
+Transformer Engine refuses the recipe (``check_mxfp8_support``)."""
 EITHER_ORDER: Final = "blackwell"
 """Architectures whose fp8 products read operands in either order."""
 CAST_SHARES: Final = {"blackwell": 0.78, "blackwell-ultra": 0.78}
@@ -89,6 +93,8 @@ class Precision:
         one that is current, the arrangement of block scales for the products behind it.
     product_rate
         Rate of its products over that of products of the same type with one scale a tensor.
+    architectures
+        Those whose products know its scales, refinements included; None: all with the dtypes.
     """
 
     name: str
@@ -106,6 +112,11 @@ class Precision:
     tensor_scales: bool = False
     cast_kernels: int = 1
     product_rate: float = 1.0
+    architectures: tuple[str, ...] | None = None
+
+    def runs_on(self, architecture: str) -> bool:
+        """Return whether an architecture's products know the recipe's scales."""
+        return self.architectures is None or architecture.split("-")[0] in self.architectures
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -207,6 +218,7 @@ def _low(
     tensor_scales: bool = False,
     cast_kernels: int = 1,
     product_rate: float = 1.0,
+    architectures: tuple[str, ...] | None = None,
 ) -> Precision:
     """Return a bf16 recipe with fp32 master weights whose blocks multiply in a lower precision."""
     return Precision(
@@ -224,6 +236,7 @@ def _low(
         tensor_scales=tensor_scales,
         cast_kernels=cast_kernels,
         product_rate=product_rate,
+        architectures=architectures,
     )
 
 
@@ -249,9 +262,28 @@ PRECISIONS = {
             weight_bytes=_BLOCK_WEIGHT,
             product_rate=_TILED,
         ),
-        _low("mxfp8", "fp8", _MX, 2 * _MX, 1, cast_kernels=3, product_rate=_SCALED),
+        _low(
+            "mxfp8",
+            "fp8",
+            _MX,
+            2 * _MX,
+            1,
+            cast_kernels=3,
+            product_rate=_SCALED,
+            architectures=BLOCK_SCALED,
+        ),
         # primary weights quantised along rows and along columns (--fp8-param-gather with the mxfp8 recipe)
-        _low("mxfp8-weights", "fp8", _MX, _MX, 1, weight_bytes=_MX, cast_kernels=3, product_rate=_SCALED),
+        _low(
+            "mxfp8-weights",
+            "fp8",
+            _MX,
+            _MX,
+            1,
+            weight_bytes=_MX,
+            cast_kernels=3,
+            product_rate=_SCALED,
+            architectures=BLOCK_SCALED,
+        ),
         # the published 12B model keeps the first 2 and the last 8 of its 62 blocks in bf16
         _low("nvfp4", "fp4", _NV, 2 * _NV, 2, high_blocks=(2 / 62, 8 / 62), cast_kernels=4),
         # Transformer Engine's recipe itself names no layers; a framework's option keeps some apart

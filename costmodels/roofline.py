@@ -86,7 +86,7 @@ def device_rates(accelerator: Accelerator, precision: Precision, fitted: bool = 
     Raises
     ------
     MeshwrightError
-        If the accelerator has no peak rate for the recipe's dtype.
+        If the accelerator has no peak rate for the recipe's dtype, or no products with its scales.
     """
     peaks = accelerator.peak_flops_per_s
     if precision.compute not in peaks:
@@ -101,6 +101,12 @@ def device_rates(accelerator: Accelerator, precision: Precision, fitted: bool = 
         raise MeshwrightError(
             f"precision: {precision.name!r} multiplies in {low}, which {accelerator.name} does not have; "
             f"it has {have}"
+        )
+    if not precision.runs_on(accelerator.architecture):
+        able = " and ".join(precision.architectures or ())
+        raise MeshwrightError(
+            f"precision: {precision.name!r} needs products that scale blocks of 32 elements; {able} have "
+            f"them, {accelerator.name} does not; try fp8-current"
         )
     got = accelerator.achieved
     gemm, low_gemm, memory = (rate_factor(accelerator, rate) if fitted else 1.0 for rate in RATES)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.row_settings import DEFAULT_DROPOUT, tuning_of
+from benchmarks.row_settings import DEFAULT_DROPOUT, precision_of, tuning_of
 from benchmarks.rows import read_rows
 
 ADAPTED = next(r for r in read_rows() if r.tuning == "lora")
@@ -23,6 +23,15 @@ def test_adapters_drop_inputs_as_their_framework_does(framework: str, dropout: f
     tuning, assumed = tuning_of(replace(ADAPTED, framework=framework))
     assert tuning.dropout == dropout
     assert any("dropout" in note for note in assumed)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "recipe"),
+    [("h100-sxm-80gb", "fp8-block"), ("gb200", "mxfp8-weights"), ("b300-sxm", "mxfp8-weights")],
+)
+def test_fp8_mx_means_tiles_where_no_product_knows_microscaling(accelerator: str, recipe: str) -> None:
+    row = next(r for r in read_rows() if r.stated("precision_label") == "FP8-MX")
+    assert precision_of(replace(row, accelerator=accelerator))[0] == recipe
 
 
 def test_full_training_has_no_adapters() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS, find_optimizer, find_precision
 from meshwright.costmodels.roofline import device_rates
 from meshwright.hardware.catalogue import load_accelerator
-from meshwright.hardware.errors import UnknownNameError
+from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 
 LOW = [p for p in PRECISIONS.values() if p.low_compute is not None]
 HIGH = [p for p in PRECISIONS.values() if p.low_compute is None]
@@ -83,13 +83,20 @@ def test_nvfp4_in_every_block_differs_in_the_blocks_alone():
 
 @pytest.mark.parametrize("recipe", LOW, ids=lambda r: r.name)
 def test_scales_of_blocks_slow_their_products(recipe):
-    h100 = load_accelerator("h100-sxm")
-    if recipe.low_compute not in h100.peak_flops_per_s:
-        h100 = load_accelerator("b200-sxm")
+    b200 = load_accelerator("b200-sxm")
     plain = replace(recipe, product_rate=1.0)
-    scaled, whole = (device_rates(h100, r).low_gemm_fraction for r in (recipe, plain))
+    scaled, whole = (device_rates(b200, r).low_gemm_fraction for r in (recipe, plain))
     assert scaled == pytest.approx(recipe.product_rate * whole)
     assert 0.8 < recipe.product_rate <= 1
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "mi300x", "l40s", "gaudi3"])
+def test_microscaling_needs_products_that_know_its_scales(name):
+    for recipe in map(find_precision, ("mxfp8", "mxfp8-weights")):
+        with pytest.raises(MeshwrightError, match=rf"{recipe.name}.*{name} does not; try fp8-current"):
+            device_rates(load_accelerator(name), recipe)
+        assert all(device_rates(load_accelerator(a), recipe) for a in ("b200-sxm", "gb300", "mi355x"))
+    assert device_rates(load_accelerator(name), find_precision("fp8-current"))
 
 
 def test_published_states_of_deepseek_v3():
