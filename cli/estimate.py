@@ -43,8 +43,9 @@ def _of_plan(plan: Plan) -> dict[str, Any]:
 
 def _read_plan(path: Path) -> Plan:
     """Return the plan in a file."""
+    text = read_text(path, MAX_PLAN_BYTES)
     try:
-        return Plan.from_json(read_text(path, MAX_PLAN_BYTES))
+        return Plan.from_json(text)
     except MeshwrightError as error:
         raise MeshwrightError(f"{path}: {error}") from None
 

@@ -25,7 +25,7 @@ def read_text(path: Path, max_bytes: int = MAX_YAML_BYTES) -> str:
     where = str(path)
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no regular file"
-        raise CatalogueError(where, "file", found, "an existing YAML file", "checking the path")
+        raise CatalogueError(where, "file", found, "an existing file", "checking the path")
     try:
         with path.open("rb") as stream:
             raw = stream.read(max_bytes + 1)

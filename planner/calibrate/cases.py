@@ -6,7 +6,7 @@ seconds) are written one a line as JSON, so that later runs can be merged with t
 """
 
 import json
-import math
+import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import zip_longest
@@ -24,6 +24,10 @@ Part = Literal["product", "collective", "both"]
 StreamName = Literal["sum", "norm", "gate", "rotary"]
 HostName = Literal["operator", "launch", "forward", "backward", "step"]
 MAX_SAMPLES: Final = 100_000
+SHORTEST_S: Final = 1e-9
+"""Of a case: a cycle or two of any processor's clock."""
+LONGEST_S: Final = 1e4
+"""Of a case: hours, where the largest take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +250,14 @@ def _sample(line: str, where: str) -> Sample:
         row = json.loads(line)
     except (ValueError, RecursionError):
         raise MeshwrightError(f"{where}: no JSON object") from None
-    if not isinstance(row, dict) or row.get("kind") not in KINDS:
+    if not isinstance(row, dict) or row.get("kind") not in tuple(KINDS):
         raise MeshwrightError(f"{where}: a JSON object with kind is expected, one of {', '.join(KINDS)}")
     kind, seconds = KINDS[row.pop("kind")], row.pop("seconds", None)
-    if not _number(seconds) or not 0 < seconds < math.inf:
-        raise MeshwrightError(f"{where}: seconds is {seconds!r}; a positive number is expected")
+    if not _number(seconds) or not SHORTEST_S <= seconds <= LONGEST_S:
+        raise MeshwrightError(
+            f"{where}: seconds is {reprlib.repr(seconds)}; a number from {SHORTEST_S:g} to {LONGEST_S:g} is "
+            "expected"
+        )
     own = {f.name: f for f in fields(kind)}
     unknown = sorted(set(row) - set(own))
     missing = [name for name, f in own.items() if name not in row and f.default is MISSING]
@@ -270,7 +277,7 @@ def _number(value: Any) -> bool:
 def _check(wanted: Any, value: Any, where: str) -> None:
     """Raise MeshwrightError unless a field's value is of its type: a count, a switch, a word."""
     if wanted is int:
-        fits, what = _number(value) and int(value) == value and 1 <= value <= 10**12, "a count"
+        fits, what = _number(value) and 1 <= value <= 10**12 and int(value) == value, "a count"
     elif wanted is bool:
         fits, what = isinstance(value, bool), "true or false"
     else:
@@ -278,4 +285,4 @@ def _check(wanted: Any, value: Any, where: str) -> None:
         fits = isinstance(value, str) and (not words or value in words)
         what = f"one of {', '.join(words)}" if words else "a word"
     if not fits:
-        raise MeshwrightError(f"{where} is {value!r}; {what} is expected")
+        raise MeshwrightError(f"{where} is {reprlib.repr(value)}; {what} is expected")

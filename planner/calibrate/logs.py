@@ -116,7 +116,9 @@ def _times(form: Format, text: str, plan: Plan) -> list[float]:
 
 def _peak(form: Format, text: str) -> float | None:
     found = form.peak_gib.findall(text) if form.peak_gib else []
-    return gib_to_bytes(max(float(gib.replace(",", "")) for gib in found)) if found else None
+    # A CPU's memory is told as 0.
+    largest = max((float(gib.replace(",", "")) for gib in found), default=0.0)
+    return gib_to_bytes(largest) if largest > 0 else None
 
 
 def steady(times: Sequence[float]) -> Sequence[float]:

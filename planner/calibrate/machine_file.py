@@ -9,9 +9,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from meshwright.hardware.build import accelerator_from_data, cluster_from_data
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.hardware.schema import ClusterData
+from meshwright.hardware.schema import AcceleratorData, ClusterData, Name
 from meshwright.hardware.spec import Cluster
 from meshwright.hardware.units import (
     bytes_per_s_to_gb_per_s,
@@ -41,6 +43,23 @@ def paths(output: Path) -> tuple[Path, Path, Path]:
     if output.suffix not in (".yaml", ".yml"):
         raise MeshwrightError(f"output: {output} is no YAML file; give a name such as mine.yaml")
     return output, output.with_suffix(".profile.toml"), output.with_suffix(".samples.jsonl")
+
+
+def check_name(name: str) -> None:
+    """Refuse before the measurement a name that no cluster may have.
+
+    Raises
+    ------
+    MeshwrightError
+        Saying what is allowed.
+    """
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        raise MeshwrightError(
+            f"name: {name!r} is no cluster's name; allowed: up to 64 lower-case letters, digits, dots, "
+            "dashes and underscores, a letter or digit first; try my-node"
+        ) from None
 
 
 def cluster_data(machine: Machine, found: Constants, day: date) -> dict[str, Any]:
@@ -123,12 +142,19 @@ def _source(fields: list[str], machine: Machine, day: date) -> dict[str, Any]:
 
 
 def cluster_of(data: Mapping[str, Any]) -> Cluster:
-    """Return the cluster of a file's content, checked as a file is."""
-    checked = ClusterData.model_validate(dict(data))
-    assert isinstance(checked.accelerator, dict)  # written in place
-    from meshwright.hardware.schema import AcceleratorData
-
-    accelerator = accelerator_from_data(AcceleratorData.model_validate(checked.accelerator))
+    """Return the cluster of a file's content, checked as a file is; raises MeshwrightError if it is none."""
+    try:
+        checked = ClusterData.model_validate(dict(data))
+        assert isinstance(checked.accelerator, dict)  # written in place
+        own = AcceleratorData.model_validate(checked.accelerator)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise MeshwrightError(
+            f"calibrate: the samples give {field} {first['input']!r}, which no machine has "
+            f"({first['msg'].lower()}); give a larger --budget, and other files to --merge"
+        ) from None
+    accelerator = accelerator_from_data(own)
     return cluster_from_data(checked, accelerator, checked.count)
 
 

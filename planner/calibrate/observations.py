@@ -12,6 +12,7 @@ model, cluster      names or paths; what the plan or ``--model`` and ``--cluster
 """
 
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_text
 from meshwright.hardware.units import MIB
 from meshwright.planner.calibrate.logs import FORMATS, read_log
-from meshwright.planner.estimate import written_plan
+from meshwright.planner.estimate import check_plan, written_plan
 from meshwright.planner.plan import JOB_FIELDS, Plan
 from meshwright.planner.problem import Problem
 
@@ -30,6 +31,10 @@ MAX_LOG_BYTES: Final = 64 * MIB
 MAX_PLAN_BYTES: Final = 16 * MIB
 FIELDS: Final = ("step_time_s", "peak_memory_bytes", "plan", "strategy", "job", "model", "cluster")
 JSONL: Final = "jsonl"
+STEP_TIME_S: Final = (1e-6, 1e6)
+"""Of any step: no kernel starts within a microsecond, no step takes eleven days."""
+PEAK_BYTES: Final = (1024.0, 1e15)
+"""Of any device: beyond, the number has another unit."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,9 @@ class Given:
 
 def read_plan(path: Path) -> Plan:
     """Return the plan in a file; raises MeshwrightError, naming the file."""
+    text = read_text(path, MAX_PLAN_BYTES)
     try:
-        return Plan.from_json(read_text(path, MAX_PLAN_BYTES))
+        return Plan.from_json(text)
     except MeshwrightError as error:
         raise MeshwrightError(f"{path}: {error}") from None
 
@@ -76,8 +82,10 @@ def read_observations(path: Path, given: Given, form: str | None) -> list[Observ
     if given.plan is None:
         raise MeshwrightError(f"{path}: which plan ran is not told; give --plan plan.json")
     measured = read_log(text, given.plan, form, str(path))
-    problem = _problem(given.plan, given)
-    return [Observation(problem, _own(given.plan, problem), measured.step_time_s, measured.peak_bytes)]
+    step_time_s = _within(measured.step_time_s, STEP_TIME_S, f"{path}: step time in seconds")
+    peak = measured.peak_bytes
+    peak_bytes = None if peak is None else _within(peak, PEAK_BYTES, f"{path}: peak memory in bytes")
+    return [Observation(*_with_problem(given.plan, given), step_time_s, peak_bytes)]
 
 
 def _of_lines(text: str, path: Path, given: Given) -> list[Observation]:
@@ -109,9 +117,12 @@ def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation:
     unknown = sorted(set(row) - set(FIELDS))
     if unknown:
         raise MeshwrightError(f"{where}: {unknown[0]!r} is not a field; allowed: {', '.join(FIELDS)}")
-    step_time_s = _positive(row.get("step_time_s"), f"{where}: step_time_s")
+    step_time_s = _within(row.get("step_time_s"), STEP_TIME_S, f"{where}: step_time_s")
     peak = row.get("peak_memory_bytes")
-    peak_bytes = None if peak is None else _positive(peak, f"{where}: peak_memory_bytes")
+    peak_bytes = None if peak is None else _within(peak, PEAK_BYTES, f"{where}: peak_memory_bytes")
+    for name in ("model", "cluster"):
+        if name in row and not (isinstance(row[name], str) and row[name]):
+            raise MeshwrightError(f"{where}: {name} is {row[name]!r}; a name or a path is expected")
     here = replace(given, model=row.get("model", given.model), cluster=row.get("cluster", given.cluster))
     try:
         problem, plan = _told(row, folder, here)
@@ -120,10 +131,12 @@ def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation:
     return Observation(problem, plan, step_time_s, peak_bytes)
 
 
-def _positive(value: Any, where: str) -> float:
+def _within(value: Any, limits: tuple[float, float], where: str) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value < float("inf"):
-        raise MeshwrightError(f"{where} is {value!r}; a positive number is expected")
+    low, high = limits
+    if not number or not low <= value <= high:
+        shown = reprlib.repr(value)
+        raise MeshwrightError(f"{where} is {shown}; a number from {low:g} to {high:g} is expected")
     return float(value)
 
 
@@ -137,8 +150,7 @@ def _told(row: Mapping[str, Any], folder: Path, given: Given) -> tuple[Problem, 
     else:
         plan = given.plan if "strategy" not in row else None
     if plan is not None:
-        problem = _problem(plan, given)
-        return problem, _own(plan, problem)
+        return _with_problem(plan, given)
     strategy, job = row.get("strategy"), row.get("job")
     if not (isinstance(strategy, dict) and isinstance(job, dict) and given.model and given.cluster):
         raise MeshwrightError("which plan ran is not told: give plan, or model, cluster, job and strategy")
@@ -147,14 +159,17 @@ def _told(row: Mapping[str, Any], folder: Path, given: Given) -> tuple[Problem, 
     return problem, written_plan(problem, strategy)
 
 
-def _problem(plan: Plan, given: Given) -> Problem:
-    """Return the problem that a plan answers; what is given comes before what the plan records."""
+def _with_problem(plan: Plan, given: Given) -> tuple[Problem, Plan]:
+    """Return the problem that a plan answers, and the plan as one of this problem's.
+
+    What is given comes before what the plan records.
+    """
     job = {name: value for name in JOB_FIELDS if (value := getattr(plan, name)) is not None}
     if given.profile is not None:
         job["profile"] = given.profile
-    return Problem.load(given.model or plan.model, given.cluster or plan.cluster, job)
-
-
-def _own(plan: Plan, problem: Problem) -> Plan:
-    """Return a plan as one of a problem's, which may name its cluster and profile by other paths."""
-    return replace(plan, model=problem.model.name, cluster=problem.cluster.name, profile=problem.profile.name)
+    problem = Problem.load(given.model or plan.model, given.cluster or plan.cluster, job)
+    # The problem may name these by other paths.
+    names = {"model": problem.model.name, "cluster": problem.cluster.name, "profile": problem.profile.name}
+    own = replace(plan, **names)
+    check_plan(problem, own)
+    return problem, own

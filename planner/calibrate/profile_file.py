@@ -42,23 +42,56 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+def write_whole(texts: Mapping[Path, str]) -> None:
+    """Write files whole, all of them or none.
+
+    What this leaves out: a machine that dies between two renames leaves some of them.
+    """
+    beside = {path: path.with_name(path.name + ".part") for path in texts}
+    try:
+        for path, text in texts.items():
+            beside[path].write_text(text, encoding="utf-8")
+        for path, part in beside.items():
+            part.replace(path)
+    finally:
+        for part in beside.values():
+            part.unlink(missing_ok=True)
 
 
-def check_output(output: Path | None) -> None:
-    """Refuse before the work what reading would refuse after it: a name that is no profile file's.
+def check_place(path: Path) -> None:
+    """Refuse before the work a place where no file can be written after it.
 
     Raises
     ------
     MeshwrightError
         Naming the path.
     """
-    if output is not None and output.suffix != FILE_SUFFIX:
+    try:
+        if path.is_dir():
+            raise MeshwrightError(f"output: {str(path)!r} is a folder; give a file's name")
+        if not path.parent.is_dir():
+            raise MeshwrightError(f"output: {str(path.parent)!r} is no folder; make it, or name another")
+        path.with_name(path.name + ".part").touch()
+        path.with_name(path.name + ".part").unlink(missing_ok=True)
+    except OSError as error:
+        raise MeshwrightError(
+            f"output: {str(path)!r} cannot be written: {error.strerror or error}; name another place"
+        ) from None
+
+
+def check_output(output: Path | None) -> None:
+    """Refuse before the work what writing, or reading, would refuse after it.
+
+    Raises
+    ------
+    MeshwrightError
+        Naming the path, if its name is no profile file's or it cannot be written.
+    """
+    if output is None:
+        return
+    if output.suffix != FILE_SUFFIX:
         raise MeshwrightError(f"output: {output} is no TOML file; give a name such as mine{FILE_SUFFIX}")
+    check_place(output)
 
 
 def write_learned(output: Path, found: Learned, logs: Sequence[str]) -> None:
@@ -80,4 +113,4 @@ def write_learned(output: Path, found: Learned, logs: Sequence[str]) -> None:
             f"Mean error of the step time: {errors[0]:.4f} before, {errors[1]:.4f} after, as fractions.",
         ],
     )
-    whole(output, text)
+    write_whole({output: text})

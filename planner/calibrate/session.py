@@ -16,13 +16,14 @@ from meshwright.planner.calibrate.collect import Progress, collect, merged
 from meshwright.planner.calibrate.fits import Constants, fitted
 from meshwright.planner.calibrate.machine import Machine
 from meshwright.planner.calibrate.machine_file import (
+    check_name,
     cluster_data,
     cluster_of,
     cluster_text,
     machine_profile_text,
     paths,
 )
-from meshwright.planner.calibrate.profile_file import whole
+from meshwright.planner.calibrate.profile_file import check_place, write_whole
 
 if TYPE_CHECKING:
     from meshwright.planner.calibrate.bench import Bench
@@ -77,7 +78,12 @@ def calibrate(
     """
     if not budget_s > 0:
         raise MeshwrightError(f"budget: {budget_s!r} is no positive number of seconds")
+    if name is not None:
+        check_name(name)
     files, earlier = paths(output), [_samples(path) for path in merge]
+    first = os.environ.get("RANK", "0") == "0"
+    for path in files if first else ():
+        check_place(path)
     with _measured_with_torch(device) as (bench, where):
         from meshwright.planner.calibrate.detect import machine as this_machine
 
@@ -86,20 +92,18 @@ def calibrate(
         cases = grid(scale, here.dtypes, here.inside, here.across, graphs=here.kind == "gpu")
         got = collect(cases, bench, budget_s, bench.clock, progress)
     constants = fitted(merged([got.samples, *earlier]), here)
-    first = os.environ.get("RANK", "0") == "0"
     if first:
         write(files, here, constants, merged([got.samples, *earlier]))
     return Calibration(here, constants, got.left_out, files if first else ())
 
 
 def write(files: Sequence[Path], machine: Machine, constants: Constants, samples: Sequence[Sample]) -> None:
-    """Write the three files, each whole or not at all; nothing is written that would not be read."""
+    """Write the three files, all or none; nothing is written that would not be read."""
     today = date.today()
     data = cluster_data(machine, constants, today)
     cluster_of(data)
     texts = (cluster_text(data), machine_profile_text(machine, constants, today), to_lines(samples))
-    for path, text in zip(files, texts, strict=True):
-        whole(path, text)
+    write_whole(dict(zip(files, texts, strict=True)))
 
 
 def _samples(path: Path) -> list[Sample]:

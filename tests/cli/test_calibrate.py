@@ -45,6 +45,9 @@ def test_progress_says_the_round_and_the_kind():
     ("arguments", "told"),
     [
         (("-o", "mine.json"), "mine.json"),
+        (("-o", "none/mine.yaml"), "none"),
+        (("-o", "/proc/mine.yaml"), "/proc/mine.yaml"),
+        (("-o", "mine.yaml", "--name", "a/b"), "name: 'a/b'"),
         (("-o", "mine.yaml", "--budget", "0"), "budget"),
         (("-o", "mine.yaml", "--merge", "none.jsonl"), "none.jsonl"),
     ],

@@ -52,6 +52,7 @@ def test_json_tells_runs_and_constants(log):
     ("arguments", "told"),
     [
         (("-o", "mine.yaml"), "mine.yaml"),
+        (("-o", "none/mine.toml"), "none"),
         (("--format", "nanotron"), "nanotron"),
         (("--plan", "none.json"), "none.json"),
     ],

@@ -71,3 +71,7 @@ def test_some_step_always_counts(times):
     kept = steady(times)
     assert kept and len(kept) >= 0.9 * len(times) - 1
     assert len(times) == 1 or len(kept) < len(times)
+
+
+def test_memory_of_zero_is_memory_that_was_not_told():
+    assert read_log("memory: 0.00GiB(0.00%) tps: 1000", PLAN, None, "run.log").peak_bytes is None

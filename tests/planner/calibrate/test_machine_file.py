@@ -11,6 +11,7 @@ from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.calibrate.cases import from_lines
 from meshwright.planner.calibrate.fits import fitted
 from meshwright.planner.calibrate.machine_file import paths
+from meshwright.planner.calibrate.profile_file import check_place, write_whole
 from meshwright.planner.calibrate.session import write
 from meshwright.planner.estimate import estimate
 from tests.planner.calibrate.machines import GPU_MACHINE, LATENCY, MACHINE, PEAK, samples
@@ -70,3 +71,21 @@ def test_a_gpu_s_architecture_is_refined_so_that_its_fits_do_not_count_twice(tmp
 def test_a_name_that_is_no_yaml_is_refused(tmp_path):
     with pytest.raises(MeshwrightError, match=r"mine\.yaml"):
         paths(tmp_path / "mine.json")
+
+
+def test_files_are_written_all_or_none(tmp_path):
+    files = paths(tmp_path / "mine.yaml")
+    files[2].mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_whole(dict.fromkeys((files[2], *files[:2]), "text"))
+    assert list(tmp_path.iterdir()) == [files[2]]
+    with pytest.raises(MeshwrightError, match="is a folder"):
+        check_place(files[2])
+
+
+def test_samples_of_no_machine_are_told_by_field(tmp_path):
+    constants = fitted(samples(), MACHINE)
+    absurd = replace(constants, peaks=dict.fromkeys(constants.peaks, 1e40))
+    with pytest.raises(MeshwrightError, match="peak_dense_tflops"):
+        write(paths(tmp_path / "mine.yaml"), MACHINE, absurd, samples())
+    assert not list(tmp_path.iterdir())

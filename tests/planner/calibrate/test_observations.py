@@ -12,6 +12,7 @@ from meshwright.planner.strategy import make_plan
 JOB = {"global_batch_size": 16, "sequence_length": 2048}
 PROBLEM = Problem.load("llama-3.1-8b", "dgx-h100", JOB)
 PLAN = make_plan(PROBLEM, tp=2, zero_stage=1)
+BROKEN = {**json.loads(PLAN.to_json()), "chunks": [{"rank": 0, "start": 0, "stop": 7}]}
 
 
 @pytest.fixture
@@ -69,6 +70,14 @@ def test_a_framework_s_log_needs_the_plan_that_ran(tmp_path):
         ({"plan": "plan.json", "step_time_s": True}, "step_time_s"),
         ({"plan": "plan.json", "step_time_s": float("inf")}, "step_time_s"),
         ({"plan": "plan.json", "step_time_s": 1, "peak_memory_bytes": -1}, "peak_memory_bytes"),
+        ('{"plan": "plan.json", "step_time_s": 1' + "0" * 400 + "}", "step_time_s.*from 1e-06 to 1e"),
+        ({"plan": "plan.json", "step_time_s": 1e-300}, "step_time_s"),
+        ({"plan": "plan.json", "step_time_s": 1, "peak_memory_bytes": 10**400}, "peak_memory_bytes"),
+        ({"plan": "plan.json", "step_time_s": 1, "peak_memory_bytes": 1e-300}, "peak_memory_bytes"),
+        ({"plan": "plan.json", "step_time_s": 1, "model": []}, "model"),
+        ({"plan": "plan.json", "step_time_s": 1, "cluster": ""}, "cluster"),
+        ({"plan": "plan.json", "step_time_s": 1, "model": "llama-3.1-70b"}, "plan: recompute has 34 layers"),
+        ({"plan": BROKEN, "step_time_s": 1}, "plan: .*chunk"),
         ({"plan": "plan.json", "step_time_s": 1, "speed": 1}, "speed"),
         ({"plan": "none.json", "step_time_s": 1}, "none.json"),
         ({"plan": 3, "step_time_s": 1}, "plan"),
@@ -90,6 +99,22 @@ def test_a_framework_s_log_needs_the_plan_that_ran(tmp_path):
 def test_a_wrong_line_is_told_by_number_and_field(log, row, told):
     with pytest.raises(MeshwrightError, match=rf"line 2.*{told}"):
         read_observations(log({"plan": "plan.json", "step_time_s": 1.0}, row), Given(), None)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("elapsed time per iteration (ms): 1e-320 |", "step time"),
+        ("'train_steps_per_second': 1e-320", "step time"),
+        ("tps: 1e308", "step time"),
+        ("memory: 1e300GiB tps: 1000", "peak memory"),
+    ],
+)
+def test_a_framework_s_log_with_an_absurd_number_is_refused(tmp_path, line, told):
+    path = tmp_path / "run.log"
+    path.write_text(line)
+    with pytest.raises(MeshwrightError, match=told):
+        read_observations(path, Given(plan=PLAN), None)
 
 
 def test_an_empty_log_is_refused(log):
