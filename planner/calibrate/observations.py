@@ -169,7 +169,7 @@ def _with_problem(plan: Plan, given: Given) -> tuple[Problem, Plan]:
         job["profile"] = given.profile
     problem = Problem.load(given.model or plan.model, given.cluster or plan.cluster, job)
     # The problem may name these by other paths.
-    names = {"model": problem.model.name, "cluster": problem.cluster.name, "profile": problem.profile.name}
-    own = replace(plan, **names)
+    model, cluster, profile = problem.model.name, problem.cluster.name, problem.profile.name
+    own = replace(plan, model=model, cluster=cluster, profile=profile)
     check_plan(problem, own)
     return problem, own
