@@ -75,8 +75,8 @@ class Target:
         the remaining modes there (:func:`meshwright.planner.target_job.fitted`).
     whole_recompute_precisions
         Recipes under which it runs no part of a layer again.
-    sharded_precisions
-        Recipes that it has with ZeRO 1 to 3 only.
+    sharded_precisions, sharded_optimizers
+        Recipes and optimizers that it has with ZeRO 1 to 3 only.
     families
         Kinds of models (``model_type``) that it has; None: any.
     tied_pipeline
@@ -135,6 +135,7 @@ class Target:
     selective_operators: frozenset[str] | None = None
     whole_recompute_precisions: frozenset[str] = frozenset()
     sharded_precisions: frozenset[str] = frozenset()
+    sharded_optimizers: frozenset[str] = frozenset()
     families: frozenset[str] | None = None
     tied_pipeline: bool = True
     replicated_heads: bool = True
@@ -264,7 +265,7 @@ TARGETS = {
                 {"bf16", "fp16", "fp32", "fp8", "fp8-current", "fp8-weights", "fp8-block", "mxfp8"}
                 | {"mxfp8-weights"}
             ),
-            optimizers=frozenset({"adamw", "sgd", "momentum"}),
+            optimizers=frozenset({"adamw", "adamw-bf16", "sgd", "momentum"}),
             losses=frozenset({"full"}),
             tunings=frozenset({"full"}),
             decoders_only=True,
@@ -276,6 +277,8 @@ TARGETS = {
             whole_recompute_precisions=frozenset({"fp8"}),
             # Megatron's arguments: --fp8-param-gather needs the distributed optimizer
             sharded_precisions=frozenset({"fp8-weights", "fp8-block", "mxfp8-weights"}),
+            # OptimizerConfig: the precision-aware optimizer needs the distributed one
+            sharded_optimizers=frozenset({"adamw-bf16"}),
             loses=(
                 "ZeRO 2 and 3",
                 "offload",

@@ -142,6 +142,11 @@ def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
             f"{t.title} trains with {problem.precision.name} under ZeRO 1 to 3 only",
             lambda m: (m.zero_stage > 0) | (problem.precision.name not in t.sharded_precisions),
         ),
+        Rule(
+            "target ZeRO with the optimizer",
+            f"{t.title} trains by {problem.job.optimizer} under ZeRO 1 to 3 only",
+            lambda m: (m.zero_stage > 0) | (problem.job.optimizer not in t.sharded_optimizers),
+        ),
     )
 
 

@@ -170,6 +170,8 @@ def _pairs(problem: Problem, plan: Plan, target: Target) -> str | None:
         return f"{message} beside ulysses={plan.ulysses}"
     if plan.zero_stage == 0 and plan.precision in target.sharded_precisions:
         return f"zero_stage=0: only 1 to 3 with precision={plan.precision}"
+    if plan.zero_stage == 0 and plan.optimizer in target.sharded_optimizers:
+        return f"zero_stage=0: only 1 to 3 with optimizer={plan.optimizer}"
     if plan.pp > 1 and problem.model.tied and not target.tied_pipeline:
         return f"pp={plan.pp}: only pp=1 with tied embeddings"
     if plan.pp > 1 and plan.offload not in target.pipeline_offload:

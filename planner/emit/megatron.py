@@ -31,6 +31,12 @@ FP8: Final[dict[str, tuple[str, str, bool]]] = {
 """Format, recipe, and whether weights are kept and gathered in 8 bits."""
 OPTIMIZERS: Final[dict[str, Flags]] = {
     "adamw": {"--optimizer": "adam"},
+    "adamw-bf16": {
+        "--optimizer": "adam",
+        "--use-precision-aware-optimizer": None,
+        "--exp-avg-dtype": "bf16",
+        "--exp-avg-sq-dtype": "bf16",
+    },
     "sgd": {"--optimizer": "sgd", "--sgd-momentum": "0.0"},
     "momentum": {"--optimizer": "sgd", "--sgd-momentum": "0.9"},
 }

@@ -61,6 +61,7 @@ CASES = {
     "fp8": planned("llama-3.1-8b", {"precision": "fp8"}, tp=2),
     "fp8-block": planned("llama-3.1-8b", {"precision": "fp8-block"}, tp=2),
     "mxfp8-weights": planned("llama-3.1-8b", {"precision": "mxfp8-weights"}, tp=2),
+    "bf16-moments": planned("llama-3.1-8b", {"optimizer": "adamw-bf16"}, tp=2),
     "fp16-momentum": planned("llama-3.1-8b", {"precision": "fp16", "optimizer": "momentum"}),
 }
 SHORT = ["--train-iters", "20", "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size"]

@@ -201,6 +201,21 @@ def test_weights_in_8_bits_need_the_distributed_optimizer() -> None:
     assert inexpressible(*case("megatron", job={"precision": "fp8-block"}, zero_stage=1)) == []
 
 
+def test_16_bit_moments_need_the_distributed_optimizer() -> None:
+    job = {"optimizer": "adamw-bf16"}
+    with pytest.raises(MeshwrightError, match="target ZeRO with the optimizer: "):
+        case("megatron", job=job, zero_stage=0)
+    problem, plan = case("megatron", job=job)
+    said = {"--optimizer": ["adam"], "--exp-avg-dtype": ["bf16"], "--exp-avg-sq-dtype": ["bf16"]}
+    found = flags(problem, plan)
+    assert {flag: found[flag] for flag in said} == said
+    assert set(found) <= FLAGS
+    assert "--use-precision-aware-optimizer" in found
+    assert inexpressible(problem, plan) == []
+    refused = inexpressible(problem, replace(plan, zero_stage=0))
+    assert refused == ["zero_stage=0: only 1 to 3 with optimizer=adamw-bf16"]
+
+
 @pytest.mark.parametrize(
     ("job", "named"),
     [
