@@ -27,6 +27,7 @@ def run(flags: Mapping[str, Any]) -> ExitCode:
     """Read the request, solve it, print the answer and write the files."""
     request = read_request(flags)
     _check_output(flags["output"], force=flags["force"])
+    _check_script(flags["script"])
     quiet = bool(flags["quiet"])
     if request.strategy and not quiet:
         print("note: solve ignores the strategy of the job file; estimate prices it", file=sys.stderr)
@@ -75,6 +76,14 @@ def _check_output(folder: Path | None, *, force: bool) -> None:
         raise MeshwrightError(f"output: {str(folder)!r} is no path to write to: {error}") from error
     if not nearest.is_dir():
         raise MeshwrightError(f"output: {nearest} is no folder; name a new folder")
+
+
+def _check_script(script: str | None) -> None:
+    """Refuse before a long search a script that no launch file could start."""
+    if script is not None:
+        from meshwright.planner.emit.text import quoted_script
+
+        quoted_script(script)
 
 
 def _check_launchers(problem: Problem, names: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ mapping with the same words; :func:`meshwright.planner.tuned.tuned` applies it t
 Sources: LoRA (arXiv 2106.09685), QLoRA (arXiv 2305.14314), the documentation of PEFT and torchtune.
 """
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, get_args
@@ -215,7 +216,8 @@ def _value(name: str, written: Any) -> Any:
     if name == "train_embeddings":
         return _YES_NO.get(written.lower(), written)
     if name in ("rank", "frozen_layers"):
-        return int(written) if written.isdecimal() else written
+        # int() refuses thousands of digits.
+        return int(written) if written.isdecimal() and len(written) < 10 else written
     if name == "dropout":
         try:
             return float(written)
@@ -231,4 +233,4 @@ def _written(value: Any) -> str:
 
 
 def _wrong(name: str, value: Any, allowed: str) -> MeshwrightError:
-    return MeshwrightError(f"tuning: {name} {value!r} is not {allowed}")
+    return MeshwrightError(f"tuning: {name} {reprlib.repr(value)} is not {allowed}")

@@ -39,6 +39,14 @@ def real_plan() -> Plan:
     return make_plan(Problem.load("llama-3.1-8b", "dgx-h100", job), tp=2, recompute="full")
 
 
+@pytest.mark.parametrize("script", ["", " "])
+def test_a_script_that_is_no_file_name_is_refused_before_the_search(script: str) -> None:
+    done = run("solve", *JOB, "--script", script)
+    assert done.exit_code == 2
+    assert "script" in done.stderr
+    assert not done.stdout
+
+
 @pytest.mark.parametrize(
     ("result", "code"),
     [(examples.result(), 0), (examples.infeasible(), 3), (examples.unknown(), 4)],

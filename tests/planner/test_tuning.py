@@ -36,6 +36,7 @@ REFUSED: list[tuple[Any, str]] = [
     ("lorra", "kind 'lorra' is not one of full, lora, freeze"),
     ("lora:r=0", "rank 0 is not an integer from 1"),
     ("lora:r=many", "rank 'many' is not an integer"),
+    ("lora:r=" + "9" * 5000, "rank '99.* is not an integer from 1 to 1,000,000"),
     ("lora:q", "'q' in 'lora:q' is no option"),
     ("lora:alpha=16", "'alpha' is not an option; allowed: r, rank"),
     ("lora:base=nf5", "base 'nf5' is not one of model, nf4"),
