@@ -123,8 +123,12 @@ def read_plan(path: "str | os.PathLike[str]") -> Plan:
     Raises
     ------
     MeshwrightError
-        If the file cannot be read or is no plan.
+        If it is no path, or the file cannot be read or is no plan.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise MeshwrightError(f"plan: a Plan or the path of a plan.json, not {type(path).__name__}")
+    if not Path(path).is_file():
+        raise MeshwrightError(f"plan: {os.fspath(path)!r} cannot be read (no regular file)")
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

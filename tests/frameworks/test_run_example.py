@@ -123,3 +123,11 @@ def test_a_batch_of_another_shape_is_refused(tmp_path: Path) -> None:
     printed = start([sys.executable, "-c", code]).splitlines()
     assert printed[0].startswith("batch: input_ids has shape (8, 15), the plan needs (8, 16)")
     assert printed[1].startswith("batch: input_ids has shape (), the plan needs (8, 16)")
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"), [("/dev/zero", "no regular file"), (5, "not int"), ({}, "not dict")]
+)
+def test_what_is_no_plan_file_is_refused(plan, said):
+    with pytest.raises(meshwright.MeshwrightError, match=said):
+        meshwright.apply(plan, None, None)
