@@ -5,8 +5,8 @@ without a file), prices each with the functions that ``solve`` uses, and prints 
 errors of the step time, the agreement of ranks inside sweeps, the errors of the peak memory, who is called
 out of memory, every row that has no price with its reason, and what the targets ask for. ``--leave-one-out
 family`` prices each family with constants fitted without it; ``--cache`` keeps what is done, so that a run
-resumes. ``--validated`` prices nothing: it tells for which accelerators, stacks and kinds of training the
-predictions were checked, by how many runs.
+resumes. ``--without-fit`` prices with the sourced constants alone. ``--validated`` prices nothing: it tells
+for which accelerators, stacks and kinds of training the predictions were checked, by how many runs.
 """
 
 import argparse
@@ -14,8 +14,10 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.accuracy_groups import KEYS, KINDS, kind_of
 from benchmarks.accuracy_left_out import left_out_figures, left_out_text, price_left_out
@@ -42,6 +44,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kind", choices=KINDS, help="only rows of this kind")
     parser.add_argument("--family", action="append", help="only rows of this family; may be repeated")
     parser.add_argument("--leave-one-out", choices=("family",), help="fit without each group in turn")
+    parser.add_argument("--without-fit", action="store_true", help="price with sourced constants alone")
     parser.add_argument("--validated", action="store_true", help="tell what was checked, and stop")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="of leave-one-out results, to resume")
     return parser.parse_args(arguments)
@@ -52,6 +55,15 @@ def chosen(options: argparse.Namespace) -> tuple[Row, ...]:
     rows = read_all(options.files)
     rows = tuple(r for r in rows if options.kind in (None, kind_of(r)))
     return tuple(r for r in rows if not options.family or r.family in options.family)
+
+
+def constants(options: argparse.Namespace) -> AbstractContextManager[Any]:
+    """Return the context in which rows are priced: with the fitted constants, or as if nothing were fitted.
+
+    Profiles and rates are read once a process, hence before anything else is priced.
+    """
+    nothing = patch("meshwright.costmodels.calibration.calibration", return_value={})
+    return nothing if options.without_fit else nullcontext()
 
 
 def _run(options: argparse.Namespace) -> dict[str, Any]:
@@ -66,7 +78,8 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         found = left_out_figures(priced)
         print(left_out_text(found))
     else:
-        priced = price_rows(rows)
+        with constants(options):
+            priced = price_rows(rows)
         found = figures(priced, options.by or ("family",), options.worst)
         print(text(found))
     found["seconds"] = time.perf_counter() - begin

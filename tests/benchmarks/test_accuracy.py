@@ -17,6 +17,8 @@ from benchmarks.accuracy_stats import Confusion
 from benchmarks.accuracy_targets import TARGETS
 from benchmarks.measured_prices import Priced, price_rows
 from benchmarks.rows import Row, counter_of, read_rows
+from meshwright.costmodels.calibration import rate_factor
+from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.units import gib_to_bytes
 from meshwright.planner.headroom import Headroom
 
@@ -236,3 +238,12 @@ def test_a_stopped_run_resumes_and_a_changed_one_starts_anew(
     assert calls == ["a", "b", "b"]
     assert price_left_out(rows[:9], cache) != whole
     assert calls == ["a", "b", "b", "a"]
+
+
+def test_without_the_fit_rates_are_the_sourced_ones() -> None:
+    device = load_accelerator("a100-80gb-sxm")
+    fitted = rate_factor(device, "gemm")
+    with accuracy.constants(accuracy.options_of(["--without-fit"])):
+        assert rate_factor(device, "gemm") == 1.0
+    with accuracy.constants(accuracy.options_of([])):
+        assert rate_factor(device, "gemm") == fitted != 1.0
