@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from meshwright.cli.errors import ExitCode, printable
@@ -29,6 +30,8 @@ def run(flags: Mapping[str, Any]) -> ExitCode:
     _check_output(flags["output"], force=flags["force"])
     _check_script(flags["script"])
     quiet = bool(flags["quiet"])
+    if flags["output"] is None and (flags["script"] is not None or flags["launcher"]) and not quiet:
+        print("note: --script and --launcher say what --output writes; nothing is written", file=sys.stderr)
     if request.strategy and not quiet:
         print("note: solve ignores the strategy of the job file; estimate prices it", file=sys.stderr)
     problem = Problem.load(request.model, request.cluster, request.job)
@@ -76,6 +79,12 @@ def _check_output(folder: Path | None, *, force: bool) -> None:
         raise MeshwrightError(f"output: {str(folder)!r} is no path to write to: {error}") from error
     if not nearest.is_dir():
         raise MeshwrightError(f"output: {nearest} is no folder; name a new folder")
+    try:
+        with TemporaryDirectory(prefix=".meshwright-", dir=nearest):
+            pass
+    except OSError as error:
+        why = f"nothing can be written in {nearest}: {error.strerror or error}"
+        raise MeshwrightError(f"output: {why}; name another place") from error
 
 
 def _check_script(script: str | None) -> None:

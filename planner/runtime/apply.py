@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,7 @@ def apply(
         one, the model is not the planned one, or ranks differ in plan or weights.
     """
     plan = plan if isinstance(plan, Plan) else read_plan(plan)
+    _check_arguments(optimizer_fn, max_grad_norm, device)
     check_plan(plan)
     check_world(plan, world_size())
     layout = architecture or find_architecture(model)
@@ -115,6 +117,25 @@ def apply(
         schedule=pipeline_schedule(parts, chunks, plan, mesh, loss, widths) if plan.pp > 1 else None,
         max_grad_norm=max_grad_norm,
     )
+
+
+def _check_arguments(optimizer_fn: object, max_grad_norm: object, device: str | None) -> None:
+    """Refuse arguments that would fail after the layout."""
+    if not callable(optimizer_fn):
+        raise MeshwrightError(
+            f"optimizer_fn is {optimizer_fn!r}; a function from parameters to an optimizer is expected, "
+            "for example lambda weights: torch.optim.AdamW(weights)"
+        )
+    if max_grad_norm is not None and not _positive(max_grad_norm):
+        raise MeshwrightError(f"max_grad_norm is {max_grad_norm!r}; allowed: None or a number above 0")
+    if device is not None and str(device).partition(":")[0] not in ("cpu", "cuda"):
+        raise MeshwrightError(f"device is {device!r}; allowed: cuda and cpu (ROCm is cuda)")
+
+
+def _positive(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value < inf
 
 
 def read_plan(path: "str | os.PathLike[str]") -> Plan:

@@ -165,6 +165,18 @@ def test_real_page_when_piped(tmp_path: Path) -> None:
     assert headings <= set(lines)
 
 
+@pytest.mark.parametrize("only", [("--script", "mine.py"), ("--launcher", "slurm")])
+def test_what_only_files_would_use_is_noted_without_files(answer: Answer, only: tuple[str, str]) -> None:
+    answer(examples.result())
+    assert "nothing is written" in run("solve", *JOB, *only).stderr
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_search() -> None:
+    done = run("solve", *JOB, "--output", "/proc/here")
+    assert done.exit_code == 2, done.output
+    assert "nothing can be written in /proc" in " ".join(done.stderr.split())
+
+
 def test_real_search_that_finds_nothing_says_what_binds() -> None:
     alone = ("--pin", "recompute=none", "--pin", "offload=none")
     done = run("solve", *SMALL, "--cluster", "rtx-3090:1", "--target", "fsdp", *alone)
