@@ -32,6 +32,7 @@ FUSED_NORMS: Final = 2025
 BOARD: Final = 8
 """Devices of one board or host, the largest NVLink domain before racks."""
 HYBRID_LATER: Final = 2026
+"""From then on Megatron-Bridge's recipes have HybridEP outside racks too, and hide the exchange."""
 
 ASYNC_TENSOR: Final = 0.5
 """Share of tensor-parallel traffic that PyTorch's asynchronous tensor parallelism hides: pieces are copied

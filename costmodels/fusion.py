@@ -25,13 +25,12 @@ Left out: operators that ``torch.compile`` splits, and eager chains of norms in 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from meshwright.costmodels.moe import ExpertActivation
 from meshwright.costmodels.operators import Operator, Pointwise
 from meshwright.costmodels.work import Chain
 
-Fusion = Literal["fused", "eager"]
 FUSIONS: Final = ("fused", "eager")
 """How a stack may run a group of operators."""
 WIDE_BYTES: Final = 4

@@ -12,6 +12,7 @@ from meshwright.costmodels.work import Shape, Traffic, Work
 SCORE_BYTES = 8.0
 """A summed fp32 score is written once and read once by the pick."""
 INDEX_BYTES = 4.0
+"""A position that was picked, int32."""
 
 
 @dataclass(frozen=True, slots=True)

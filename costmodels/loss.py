@@ -29,6 +29,7 @@ from meshwright.hardware.errors import UnknownNameError
 
 FULL_LOGITS: Final = LossKernel(4, 6, 12, 8)
 CHUNKS: Final = 8
+"""Of the tokens: torchtune's ``num_output_chunks``."""
 
 LOSSES: Final = {
     "full": FULL_LOGITS,

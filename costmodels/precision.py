@@ -194,6 +194,7 @@ class Optimizer:
 _BLOCK_SCALE = 4 / 128
 """Bytes of a 1 x 128 tile's fp32 scale per element (DeepSeek-V3, section 3.3.2)."""
 _BLOCK_WEIGHT = 1 + 4 / 128**2
+"""An e4m3 weight and its share of the fp32 scale of 128 x 128 (ibid.)."""
 _MX = 1 + 1 / 32
 """An e4m3 element and its share of the 8-bit exponent of 32 (arXiv 2506.08027)."""
 _NV = 0.5 + 1 / 16

@@ -56,12 +56,6 @@ class GroupSpan:
         """Members inside one sub-block of each tier, shape (..., num_tiers)."""
         return np.asarray(np.cumprod(self._sizes, axis=-1) / self._sizes)
 
-    @cached_property
-    def slowest_bytes_per_s(self) -> FloatArray:
-        """Rate of the slowest tier that the group uses, all members of a sub-block together, shape (...)."""
-        together = self.members_below * self.bandwidth_bytes_per_s
-        return np.asarray(np.where(self._sizes > 1, together, np.inf).min(axis=-1))
-
     @property
     def _sizes(self) -> FloatArray:
         return np.asarray(self.sizes, dtype=np.float64)

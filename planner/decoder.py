@@ -136,11 +136,6 @@ class DecoderSpec:
     max_sequence_length: int | None = None
 
     @property
-    def layer_windows(self) -> tuple[int | None, ...]:
-        """The window of each of ``layers`` blocks, the pattern repeated."""
-        return repeated(self.windows, self.layers)
-
-    @property
     def vocabulary(self) -> Part:
         """The vocabulary as tensor parallelism splits it."""
         return Part(self.vocab, self.vocab, "vocabulary", padded=True)

@@ -30,6 +30,7 @@ LIGHTEST_TRIED = 6
 FIT_TRIED = 200
 """Meshes of lowest memory floor that are tried to see whether a changed problem fits."""
 LIGHT_LIMIT = 2.0
+"""Seconds for each of them."""
 GROWTH = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
 """Multiples of the nodes that are tried, smallest first."""
 

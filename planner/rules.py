@@ -377,11 +377,6 @@ def plain_value(name: str, value: int | str) -> int | str | bool:
     return bool(value) if name == "sequence_parallel" else value
 
 
-def violations(problem: Problem, meshes: Meshes) -> dict[str, int]:
-    """Return for each rule how many meshes it forbids."""
-    return {rule.name: int((~rule.allows(meshes)).sum()) for rule in rules(problem)}
-
-
 def legal(problem: Problem, meshes: Meshes) -> tuple[BoolArray, dict[str, int]]:
     """Return the mask of legal meshes, and how many each rule discarded first."""
     passed = np.ones(len(meshes), dtype=np.bool_)

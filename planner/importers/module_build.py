@@ -63,7 +63,7 @@ def build_graph(trace: Trace, *, name: str, family: str, max_sequence_length: in
         tied=tuple(tied),
         max_sequence_length=max_sequence_length,
         block_class=block.kind or None,
-        notes=_notes(trace, nodes, claims),
+        notes=_notes(nodes),
         streams=streams.streams,
         context=None if streams.source is None else streams.names[streams.source],
     )
@@ -140,7 +140,7 @@ def _edges(kept: Sequence[int], streams: Streams) -> tuple[tuple[int, int], ...]
     return tuple(sorted((chain - {(source, source + 1)}) | crossing))
 
 
-def _notes(trace: Trace, nodes: Sequence[Node], claims: Claims) -> tuple[str, ...]:
+def _notes(nodes: Sequence[Node]) -> tuple[str, ...]:
     """Return what was assumed."""
     notes = ["read from the module's own forward pass"]
     if any(n.core is not None and n.core.assumed for n in nodes):

@@ -279,10 +279,6 @@ class Flow:
             yield op
             index = next(i for i in op.inputs if self.root[i] == self.root[index])
 
-    def scope_operations(self, path: str) -> tuple[Op, ...]:
-        """Return the working operations of a module and of those inside it."""
-        return tuple(op for op in self.work if op.scope == path or op.scope.startswith(f"{path}."))
-
 
 def refs(tree: Any) -> list[int]:
     """Return the values of references in arguments, in order."""

@@ -31,7 +31,7 @@ class Layer(Parts, Saving):
         for node in self.nodes:
             if node.at in self.done:
                 continue
-            if self._is_loss(node):
+            if self._has_loss():
                 self._count(node)
                 continue
             self._leave([root for root in node.reads if root in self.partial])
@@ -41,8 +41,8 @@ class Layer(Parts, Saving):
         self._leave(list(self.partial))
         return tuple(self.operators)
 
-    def _is_loss(self, node: Node) -> bool:
-        """Return whether a node works on the logits: the cross entropy stands for it."""
+    def _has_loss(self) -> bool:
+        """Return whether what follows works on the logits: the cross entropy stands for it."""
         return self.stretch.role == "head" and any(isinstance(op, CrossEntropy) for op in self.operators)
 
     def _count(self, node: Node) -> None:

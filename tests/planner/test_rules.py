@@ -14,7 +14,7 @@ from meshwright.planner.job import Job
 from meshwright.planner.meshes import one_mesh
 from meshwright.planner.pins import read_pins
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import check_mesh, check_problem, legal, rules, violations
+from meshwright.planner.rules import check_mesh, check_problem, legal, rules
 from meshwright.planner.space import enumerate_meshes, space
 from tests.planner.emit.cases import cluster, model
 
@@ -113,7 +113,8 @@ def test_a_pin_that_is_broken_is_named(name: str, value: Any) -> None:
 def test_a_good_mesh_passes_and_breaks_nothing() -> None:
     problem, mesh = _problem(), one_mesh(**GOOD)
     check_mesh(problem, mesh)
-    assert not any(violations(problem, mesh).values())
+    passed, discarded = legal(problem, mesh)
+    assert passed.all() and not discarded
 
 
 def test_what_is_discarded_is_counted_once_each() -> None:
