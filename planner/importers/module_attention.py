@@ -32,8 +32,6 @@ class Core:
         Values.
     heads, kv_heads, head_dim, v_head_dim, causal, window, dropout
         As :class:`~meshwright.costmodels.attention.Attention` has them.
-    query_length, key_length
-        Tokens of a sequence on either side.
     biases
         Activations added to the scores (learned relative positions).
     sinks
@@ -51,8 +49,6 @@ class Core:
     kv_heads: int
     head_dim: int
     v_head_dim: int
-    query_length: int
-    key_length: int
     causal: bool
     window: int | None
     dropout: bool
@@ -244,8 +240,6 @@ def _core(
         kv_heads=kv_heads // _copies(flow, key),
         head_dim=flow.value(query).shape[-1],
         v_head_dim=flow.value(value).shape[-1],
-        query_length=length,
-        key_length=key_length,
         causal=causal,
         window=window,
         dropout=dropout,

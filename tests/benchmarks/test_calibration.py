@@ -34,6 +34,13 @@ def test_no_constant_sits_on_its_bound(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", stored(), ids=lambda e: str(e.constant))
+def test_the_file_tells_the_bounds_of_today(entry: Entry) -> None:
+    told, c = calibration(), entry.constant
+    own = told[c.kind][c.place][c.field]
+    assert (own["low"], own["high"]) == (c.bounds.low, c.bounds.high)
+
+
+@pytest.mark.parametrize("entry", stored(), ids=lambda e: str(e.constant))
 def test_each_constant_has_runs_enough(entry: Entry) -> None:
     assert entry.rows >= ROWS_EACH
     assert entry.error <= entry.constant.bounds.width * 1.001  # runs told more than its sources
