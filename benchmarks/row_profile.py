@@ -1,8 +1,8 @@
 """The software profile of a published run, and the switches by which the run differs from it.
 
 A profile follows from the framework and its year; what a row states beyond that (attention kernel, fused
-norms, compilation, CUDA graphs) overrides single switches. Nothing depends on who published the row. Its model
-and accelerator count only where a stack's own recipes, which are not printed, choose switches by them.
+norms, compilation, CUDA graphs) overrides single switches. Nothing depends on who published the row. Its
+model and accelerator count only where a stack's own recipes, which are not printed, choose switches by them.
 """
 
 import re
