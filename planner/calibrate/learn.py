@@ -19,6 +19,7 @@ from meshwright.costmodels.profile import FILE_SUFFIX, Profile, find_profile, pr
 from meshwright.costmodels.step import Price, price
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.batch import joined
 from meshwright.planner.calibrate.bounds import MEMORY, PROFILE, Bounds
 from meshwright.planner.calibrate.least_squares import Linearised
 from meshwright.planner.calibrate.observations import Observation
@@ -37,24 +38,36 @@ MOVED: Final = 0.02
 
 
 @dataclass(frozen=True)
-class _Priced:
-    """A run that can be priced again with other constants."""
+class Priced:
+    """Runs of one problem with equally many chunks, which one call prices again with other constants.
 
-    observation: Observation
+    ``places`` are their places among all runs.
+    """
+
+    places: IntArray
     setting: Setting
     strategies: Strategies
     layers: IntArray
 
     @classmethod
-    def of(cls, observation: Observation) -> "_Priced":
-        """Return a run with what does not depend on constants."""
-        problem, plan = observation.problem, observation.plan
-        strategies = mesh_of(plan).strategies()
-        return cls(observation, setting(problem), strategies, counts(problem, plan))
+    def of(cls, observations: Sequence[Observation], places: Sequence[int]) -> "Priced":
+        """Return runs of one problem with what does not depend on constants."""
+        problem, plans = observations[places[0]].problem, [observations[at].plan for at in places]
+        strategies = joined([mesh_of(plan) for plan in plans]).strategies()
+        layers = np.concatenate([counts(problem, plan) for plan in plans])
+        return cls(np.array(places), setting(problem), strategies, layers)
 
     def price(self, profile: Profile) -> Price:
-        """Return the price under a profile that differs from the run's in numbers alone."""
+        """Return the prices under a profile that differs from the runs' in numbers alone."""
         return price(replace(self.setting, profile=profile), self.strategies, self.layers, detail=False)
+
+
+def grouped(observations: Sequence[Observation]) -> tuple[Priced, ...]:
+    """Return all runs in as few groups as can be priced together."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for at, run in enumerate(observations):
+        groups.setdefault((id(run.problem), len(run.plan.chunks)), []).append(at)
+    return tuple(Priced.of(observations, places) for places in groups.values())
 
 
 @dataclass(frozen=True)
@@ -108,45 +121,54 @@ def learned(observations: Sequence[Observation]) -> Learned:
     if len(names) != 1:
         told = f"runs of {len(names)} profiles ({', '.join(names)})" if names else "no run"
         raise MeshwrightError(f"learn: {told}; give runs of one, or say which with --profile")
-    runs = [_Priced.of(o) for o in observations]
     base = observations[0].problem.profile
-    after = _refitted(runs, base, PROFILE, _time_residual)
-    if remembered := [run for run in runs if run.observation.peak_bytes is not None]:
-        after = _refitted(remembered, after, MEMORY, _peak_residual)
-    return Learned(base, after, tuple(_outcome(run, base, after) for run in runs))
+    seconds = np.array([o.step_time_s for o in observations])
+    after = _refitted(grouped(observations), base, PROFILE, seconds, _step_s)
+    if remembered := [o for o in observations if o.peak_bytes is not None]:
+        held = np.array([o.peak_bytes for o in remembered], dtype=np.float64)
+        after = _refitted(grouped(remembered), after, MEMORY, held, _peak_bytes)
+    return Learned(base, after, _outcomes(observations, base, after))
 
 
-def _outcome(run: _Priced, base: Profile, after: Profile) -> Outcome:
-    prices = run.price(base), run.price(after)
-    times = (float(p.step_time_s[0]) for p in prices)
-    peaks = (float(p.peak_bytes[0].max()) for p in prices)
-    return Outcome(run.observation, *times, *peaks)
+def _outcomes(observations: Sequence[Observation], base: Profile, after: Profile) -> tuple[Outcome, ...]:
+    groups, size = grouped(observations), len(observations)
+    columns = [_told(groups, size, p, what) for what in (_step_s, _peak_bytes) for p in (base, after)]
+    return tuple(Outcome(o, *row) for o, row in zip(observations, np.array(columns).T.tolist(), strict=True))
 
 
-Residual = Callable[[_Priced, Profile], float]
+def _told(
+    groups: Sequence[Priced], size: int, profile: Profile, what: Callable[[Price], FloatArray]
+) -> FloatArray:
+    """Return what prices tell of all runs, in their order."""
+    found = np.zeros(size)
+    for group in groups:
+        found[group.places] = what(group.price(profile))
+    return found
 
 
-def _time_residual(run: _Priced, profile: Profile) -> float:
-    return float(np.log(run.price(profile).step_time_s[0] / run.observation.step_time_s))
+def _step_s(got: Price) -> FloatArray:
+    return got.step_time_s
 
 
-def _peak_residual(run: _Priced, profile: Profile) -> float:
-    assert run.observation.peak_bytes is not None  # only such runs are fitted to
-    return float(np.log(run.price(profile).peak_bytes[0].max() / run.observation.peak_bytes))
+def _peak_bytes(got: Price) -> FloatArray:
+    return np.asarray(got.peak_bytes.max(axis=1))
 
 
 def _refitted(
-    runs: Sequence[_Priced], base: Profile, limits: Mapping[str, Bounds], residual: Residual
+    groups: Sequence[Priced],
+    base: Profile,
+    limits: Mapping[str, Bounds],
+    measured: FloatArray,
+    what: Callable[[Price], FloatArray],
 ) -> Profile:
-    """Return a profile with the constants of ``limits`` fitted by Gauss-Newton."""
+    """Return a profile with the constants of ``limits`` fitted by Gauss-Newton to what was measured."""
     free = {name: b for name, b in limits.items() if getattr(base, name) > 0 or b.shares}
     width = np.array([b.width for b in free.values()])
     rooms = np.array([_room(b, getattr(base, name)) for name, b in free.items()])
     low, high = rooms.T
 
     def residuals(shift: FloatArray) -> FloatArray:
-        profile = _shifted(base, free, shift)
-        return np.array([residual(run, profile) for run in runs])
+        return np.log(_told(groups, len(measured), _shifted(base, free, shift), what) / measured)
 
     shift = np.zeros(len(free))
     for _ in range(ITERATIONS):
@@ -156,7 +178,7 @@ def _refitted(
         problem = Linearised(
             residual=here,
             slopes=np.stack([(there - here) / step for there, step in zip(moved, steps, strict=True)], -1),
-            weight=np.full(len(runs), WEIGHT),
+            weight=np.full(len(measured), WEIGHT),
             shift=shift,
             width=width,
             low=np.maximum(low - shift, -TRUST * width),

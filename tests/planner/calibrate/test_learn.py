@@ -7,7 +7,7 @@ import pytest
 from meshwright.costmodels.profile import find_profile
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.calibrate.bounds import MEMORY, PROFILE
-from meshwright.planner.calibrate.learn import _Priced, learned
+from meshwright.planner.calibrate.learn import Priced, grouped, learned
 from meshwright.planner.calibrate.observations import Observation
 from meshwright.planner.calibrate.profile_file import write_learned
 from meshwright.planner.problem import Problem
@@ -32,16 +32,23 @@ def runs(problem, factor=1.0, peak=None, **changes):
     """Runs on a machine whose stack differs from the profile in some constants."""
     profile, found = replace(problem.profile, **changes), []
     for layout in LAYOUTS:
-        run = _Priced.of(Observation(problem, make_plan(problem, **layout), 1.0))
-        got = run.price(profile)
+        run = Observation(problem, make_plan(problem, **layout), 1.0)
+        got = Priced.of([run], [0]).price(profile)
         seconds = factor * float(got.step_time_s[0])
         held = None if peak is None else peak * float(got.peak_bytes[0].max())
-        found.append(replace(run.observation, step_time_s=seconds, peak_bytes=held))
+        found.append(replace(run, step_time_s=seconds, peak_bytes=held))
     return found
 
 
 def mean_error(found, side):
     return sum(abs(getattr(o, side) / o.observation.step_time_s - 1) for o in found.outcomes) / len(LAYOUTS)
+
+
+def test_runs_priced_together_cost_what_each_costs_alone(problem):
+    every = runs(problem)
+    (group,) = grouped(every)
+    together = group.price(problem.profile).step_time_s
+    assert together.tolist() == pytest.approx([run.step_time_s for run in every], rel=1e-12)
 
 
 def test_runs_that_the_profile_explains_move_nothing(problem):
