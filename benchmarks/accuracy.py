@@ -24,13 +24,8 @@ from benchmarks.accuracy_left_out import left_out_figures, left_out_text, price_
 from benchmarks.accuracy_report import figures, row_record, text
 from benchmarks.accuracy_validated import validated_figures, validated_text
 from benchmarks.measured_prices import price_rows
-from benchmarks.rows import BUILT_IN, Row, read_rows
+from benchmarks.rows import Row, read_all
 from meshwright.hardware.errors import MeshwrightError
-
-
-def read_all(files: Sequence[Path]) -> tuple[Row, ...]:
-    """Return the rows of all files, of the built-in one without any; raises RowError."""
-    return tuple(row for file in files or (BUILT_IN,) for row in read_rows(file))
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:

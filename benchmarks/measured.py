@@ -17,16 +17,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measured_prices import Priced, price_rows
-from benchmarks.rows import BUILT_IN, Row, features, read_rows
+from benchmarks.rows import features, read_all
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.units import bytes_to_gib
 
 FEATURES = ("dense", "moe", "cp", "fp8", "tuning")
-
-
-def read_all(files: Sequence[Path]) -> tuple[Row, ...]:
-    """Return the rows of all files, of the built-in one without any; raises RowError."""
-    return tuple(row for file in files or (BUILT_IN,) for row in read_rows(file))
 
 
 def grouped(priced: Iterable[Priced], key: Callable[[Priced], Iterable[str]]) -> dict[str, list[Priced]]:

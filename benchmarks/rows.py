@@ -7,7 +7,7 @@ recorded as an assumption.
 
 import json
 import lzma
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -150,6 +150,11 @@ def read_rows(path: Path = BUILT_IN) -> tuple[Row, ...]:
     rows = tuple(_parse(line, f"{path}, line {n}") for n, line in lines if line.strip())
     _refuse_twins(rows, path)
     return rows
+
+
+def read_all(files: Sequence[Path]) -> tuple[Row, ...]:
+    """Return the rows of all files, of the built-in one without any; raises RowError."""
+    return tuple(row for file in files or (BUILT_IN,) for row in read_rows(file))
 
 
 def _parse(line: str, where: str) -> Row:

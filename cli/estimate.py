@@ -1,27 +1,22 @@
 """``meshwright estimate``: the price of a plan that a person wrote."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from meshwright.cli.errors import ExitCode
 from meshwright.cli.jobfile import Request, StrategySchema, read_request
 from meshwright.cli.render import estimate_page, show
 from meshwright.cli.tables import screen, write_json
-from meshwright.hardware.errors import MeshwrightError
-from meshwright.hardware.files import read_text
-from meshwright.hardware.units import MIB
-from meshwright.planner.plan import JOB_FIELDS, Plan
+from meshwright.planner.plan import JOB_FIELDS, Plan, read_plan
 from meshwright.planner.problem import Problem
 
-MAX_PLAN_BYTES: Final = 16 * MIB
 _OF_PLAN: Final = ("model", "cluster", "headroom", *JOB_FIELDS)
 """Fields of a plan from which a request is filled where flags and job file are silent."""
 
 
 def run(flags: Mapping[str, Any]) -> ExitCode:
     """Read the request, price its plan and print what it costs."""
-    given = _read_plan(flags["plan"]) if flags["plan"] else None
+    given = read_plan(flags["plan"]) if flags["plan"] else None
     request = read_request(flags, _of_plan(given) if given else None)
     problem = Problem.load(request.model, request.cluster, request.job)
     from meshwright.planner.estimate import estimate_problem
@@ -39,15 +34,6 @@ def _of_plan(plan: Plan) -> dict[str, Any]:
     """Return what a plan says of its job; what it leaves open stays open."""
     found = {key: getattr(plan, key) for key in _OF_PLAN}
     return {key: value for key, value in found.items() if value is not None}
-
-
-def _read_plan(path: Path) -> Plan:
-    """Return the plan in a file."""
-    text = read_text(path, MAX_PLAN_BYTES)
-    try:
-        return Plan.from_json(text)
-    except MeshwrightError as error:
-        raise MeshwrightError(f"{path}: {error}") from None
 
 
 def _plan(problem: Problem, request: Request) -> Plan:

@@ -53,8 +53,9 @@ def learn(
       meshwright solve --profile mine.toml ...
     """  # noqa: D301  (\b keeps the lines)
     from meshwright.planner.calibrate.learn import learned
-    from meshwright.planner.calibrate.observations import Given, read_observations, read_plan
+    from meshwright.planner.calibrate.observations import Given, read_observations
     from meshwright.planner.calibrate.profile_file import check_output, write_learned
+    from meshwright.planner.plan import read_plan
 
     check_output(output)
     given = Given(None if plan is None else read_plan(plan), model, cluster, profile)

@@ -8,6 +8,7 @@ from typing import Final
 
 GIB: Final = 2**30
 MIB: Final = 2**20
+KIB: Final = 2**10
 GB: Final = 1e9
 TB: Final = 1e12
 """Drives are sold in these."""

@@ -4,12 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.files import read_text
+from meshwright.hardware.units import MIB
 
 SCHEMA_VERSION = 2
+MAX_PLAN_BYTES = 16 * MIB
+"""Of a plan's file, a thousand times what the largest model takes."""
 RECOMPUTE_MODES = ("none", "selective", "moe", "offload", "full")
 PLACEMENTS = tuple(("tp", *rest) for rest in permutations(("cp", "dp", "pp")))
 """Orders in which the dimensions may lie on the topology, innermost first; tensor groups stay innermost."""
@@ -206,6 +211,15 @@ class Plan:
         except (ValueError, TypeError, RecursionError) as error:
             raise MeshwrightError(f"plan: not JSON ({error})") from None
         return cls.from_dict(data)
+
+
+def read_plan(path: Path) -> Plan:
+    """Return the plan in a file; raises MeshwrightError, naming the file."""
+    text = read_text(path, MAX_PLAN_BYTES)
+    try:
+        return Plan.from_json(text)
+    except MeshwrightError as error:
+        raise MeshwrightError(f"{path}: {error}") from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

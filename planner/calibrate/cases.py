@@ -13,9 +13,8 @@ from itertools import zip_longest
 from typing import Any, Final, Literal, get_args
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.hardware.units import GIB, MIB
+from meshwright.hardware.units import GIB, KIB, MIB
 
-KIB: Final = 1024
 ExchangeName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 EXCHANGES: Final[tuple[ExchangeName, ...]] = get_args(ExchangeName)
 Direction = Literal["gather", "scatter"]

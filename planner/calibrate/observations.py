@@ -24,11 +24,10 @@ from meshwright.hardware.files import read_text
 from meshwright.hardware.units import MIB
 from meshwright.planner.calibrate.logs import FORMATS, read_log
 from meshwright.planner.estimate import check_plan, written_plan
-from meshwright.planner.plan import JOB_FIELDS, Plan
+from meshwright.planner.plan import JOB_FIELDS, Plan, read_plan
 from meshwright.planner.problem import Problem
 
 MAX_LOG_BYTES: Final = 64 * MIB
-MAX_PLAN_BYTES: Final = 16 * MIB
 FIELDS: Final = ("step_time_s", "peak_memory_bytes", "plan", "strategy", "job", "model", "cluster")
 JSONL: Final = "jsonl"
 STEP_TIME_S: Final = (1e-6, 1e6)
@@ -55,15 +54,6 @@ class Given:
     model: str | None = None
     cluster: str | None = None
     profile: str | None = None
-
-
-def read_plan(path: Path) -> Plan:
-    """Return the plan in a file; raises MeshwrightError, naming the file."""
-    text = read_text(path, MAX_PLAN_BYTES)
-    try:
-        return Plan.from_json(text)
-    except MeshwrightError as error:
-        raise MeshwrightError(f"{path}: {error}") from None
 
 
 def read_observations(path: Path, given: Given, form: str | None) -> list[Observation]:
