@@ -19,6 +19,9 @@ from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
 from meshwright.planner.bounds import Demand, look
 
+ROUNDING = 1e-6
+"""Share of a layer that a sum in floating point may miss of a whole one."""
+
 
 def in_flight_floor(s: Strategies) -> FloatArray:
     """Return micro-batches that each rank holds at least in every one of its chunks at its peak, (B, R)."""
@@ -54,6 +57,8 @@ class _Ranks:
         Values of the items, (V, B, 1, I): several ways to weigh kinds against each other.
     needed
         The model's value, (V, B).
+    whole
+        Whether all items are of one kind, so that a value counts its layers.
     """
 
     room_bytes: FloatArray
@@ -63,6 +68,7 @@ class _Ranks:
     item_bytes: FloatArray
     values: FloatArray
     needed: FloatArray
+    whole: bool
 
 
 def _ranks(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable: float) -> _Ranks:
@@ -90,7 +96,8 @@ def _ranks(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable
     values = _values(seconds, kept.min(axis=1), kind, free)
     needed = np.stack([(v * free).sum(axis=-1) for v in values])
     chosen = np.stack([v[:, None, kind] for v in values])
-    return _Ranks(room, taken, exists, seconds[:, None], np.maximum(kept, 1e-30), chosen, needed)
+    whole = len(np.unique(kind)) == 1
+    return _Ranks(room, taken, exists, seconds[:, None], np.maximum(kept, 1e-30), chosen, needed, whole)
 
 
 def _values(
@@ -110,6 +117,7 @@ def _capacity(ranks: _Ranks, limit_s: FloatArray) -> FloatArray:
     """Return the value that all ranks hold at most within their room and a time per micro-batch, (V, B).
 
     The best fractional mix of items under two limits lies at a corner: one item, or two with both limits met.
+    Where all items are of one kind the mix is a number of layers, of which a rank holds whole ones.
     """
     time = np.maximum(limit_s - ranks.taken_s, 0.0)[..., None]
     room = np.maximum(ranks.room_bytes, 0.0)[..., None]
@@ -126,6 +134,9 @@ def _capacity(ranks: _Ranks, limit_s: FloatArray) -> FloatArray:
         x, y = np.where(corner, x, 0.0), np.where(corner, y, 0.0)
         pairs = (ranks.values[..., i] * x + ranks.values[..., j] * y).max(axis=-1)
         best = np.maximum(best, pairs)
+    if ranks.whole:
+        worth = ranks.values[..., 0]
+        best = np.floor(best / worth + ROUNDING) * worth
     return np.asarray(np.where(ranks.exists, best, 0.0).sum(axis=-1))
 
 

@@ -157,6 +157,9 @@ class MeshSolver:
             self._cut_at(start)
             self.variables.hint(start.counts)
         self.objective.minimise()
+        relaxed = self.variables.by_rank and start is not None  # else the answer may be that none fits
+        if relaxed:
+            self._cut_relaxed()
         while True:
             solver = self._run(self.limit - spent)
             status, rounds = solver.status, rounds + 1
@@ -174,7 +177,7 @@ class MeshSolver:
                 return Outcome(best, cutoff_s, True, rounds)
             if spent >= self.limit or rounds >= MAX_ROUNDS:
                 return Outcome(best, bound, False, rounds)
-            if rounds == 1:
+            if rounds == 1 and not relaxed:
                 self._cut_relaxed()
             self._cut_at(found)
             self.variables.hint(found.counts)

@@ -57,6 +57,11 @@ class Variables:
     runs: list[dict[tuple[int, int], cp_model.IntVar]] = field(default_factory=list)
     cuts: list[cp_model.IntVar] = field(default_factory=list)
 
+    @property
+    def by_rank(self) -> bool:
+        """Whether chunks may differ in size and a rank has several."""
+        return self.free and self.schedule.vpp > 1
+
     def rank_count(self, rank: int, kind: int, mode: int) -> Expression:
         """Return the layers of a kind and mode on a rank."""
         own = self.schedule.chunks_of_rank[rank]
@@ -111,6 +116,8 @@ def make_variables(
                 _split_modes(made, c, k, total)
     for rank in range(schedule.pp):
         _mark_present(made, rank)
+    if made.by_rank:
+        _rank_sizes(made)
     return made
 
 
@@ -267,6 +274,23 @@ def _split_modes(made: Variables, chunk: int, kind: int, total: Expression) -> N
         made.split[chunk, kind, m] = var
     split = [made.counts[chunk][kind, m] for m in modes]
     made.model.add(cp_model.LinearExpr.sum(split) == total)
+
+
+def _rank_sizes(made: Variables) -> None:
+    """One boolean for each number of blocks that a rank of several free chunks may hold.
+
+    They add nothing to what a plan may be. But a rank's work depends on its blocks far more than on how its
+    chunks share them, so that deciding these few first leaves little: a step that whole blocks cannot reach
+    is refuted by them, where the chunks would have to be tried one by one.
+    """
+    blocks, schedule = made.want.blocks, made.schedule
+    most = int(made.want.layers[blocks].sum())
+    for rank in range(schedule.pp):
+        own = [made.counts[c] for c in schedule.chunks_of_rank[rank]]
+        held = cp_model.LinearExpr.sum([n for row in own for (k, _), n in row.items() if blocks[k]])
+        chosen = [made.model.new_bool_var(f"b{rank}={n}") for n in range(most + 1)]
+        made.model.add_exactly_one(chosen)
+        made.model.add(held == cp_model.LinearExpr.weighted_sum(chosen, range(most + 1)))
 
 
 def _mark_present(made: Variables, rank: int) -> None:

@@ -53,6 +53,23 @@ def test_stage_bounds_are_above_quick_bounds_and_below_every_price(seed: int) ->
                 assert (bound[within] <= least[rows][within]).all()
 
 
+def test_stage_bounds_count_whole_layers_of_a_single_kind() -> None:
+    """Some rank holds at least its share of the layers, rounded up, and runs them for every micro-batch."""
+    raised = 0
+    for f, _, usable in (item for seed in SEEDS for item in fields(seed)):
+        rows = np.flatnonzero((f.meshes.pp > 1) & np.isfinite(f.bounds))
+        if usable < 1e15 or np.count_nonzero(f.want.movable) != 1 or not len(rows):
+            continue
+        s, tables, floor = f.meshes.take(rows).strategies(), f.tables.take(rows), f.bounds[rows]
+        kind = int(f.want.movable.argmax())
+        each = tables.forward_s[:, kind] + tables.backward_s[:, kind, f.want.allowed[kind]].min(axis=1)
+        least = s.num_microbatches * -(-f.want.movable[kind] // s.pp) * each
+        bound = stage_bounds(f.setting, s, tables, f.want, f.usable, floor, 4 * float(floor.max()))
+        assert (bound >= least * (1 - 1e-4)).all()
+        raised += int((least > floor).sum())
+    assert raised > 0
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bounds_of_equal_chunks_are_below_every_price(seed: int) -> None:
     for f, every, usable in fields(seed):
