@@ -96,7 +96,7 @@ def _named_cluster(text: str) -> Cluster:
     count = 1 if shape else _count(text, tail) if ":" in text else 1
     known = _files("nodes") | _files("accelerators") | aliases("nodes") | aliases("accelerators")
     if name not in known:
-        raise UnknownNameError("cluster", name, list(known))
+        raise UnknownNameError("cluster (a catalogue's name, or a YAML file)", name, list(known))
     if name in _files("nodes") or name in aliases("nodes"):
         data = _builtin_cluster_data(aliases("nodes").get(name, name))
         return _assemble(data, count, shape)

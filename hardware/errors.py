@@ -3,6 +3,7 @@
 from typing import Final
 
 MAX_NAMES_SHOWN: Final = 40
+FILES: Final = (".json", ".yaml", ".yml", ".toml")
 
 
 class MeshwrightError(ValueError):
@@ -27,9 +28,10 @@ class UnknownNameError(MeshwrightError):
 
         near = get_close_matches(name, known, n=3, cutoff=0.4)
         more = f" and {len(known) - MAX_NAMES_SHOWN} more" if len(known) > MAX_NAMES_SHOWN else ""
-        hint = (
-            f"did you mean {', '.join(near)}?"
-            if near
-            else f"known: {', '.join(sorted(known)[:MAX_NAMES_SHOWN])}{more}"
-        )
+        if near:
+            hint = f"did you mean {', '.join(near)}?"
+        elif name.lower().endswith(FILES):
+            hint = "there is no such file"
+        else:
+            hint = f"known: {', '.join(sorted(known)[:MAX_NAMES_SHOWN])}{more}"
         super().__init__(f"{what}: {name!r} is not known; {hint}")

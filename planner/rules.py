@@ -43,7 +43,10 @@ def check_problem(problem: Problem) -> None:
         )
     if recipe.compute not in device.peak_flops_per_s or recipe.compute not in support.dtypes:
         have = ", ".join(sorted(support.dtypes & set(device.peak_flops_per_s)))
-        raise MeshwrightError(f"precision: {device.name} does not compute in {recipe.compute}; it has {have}")
+        raise MeshwrightError(
+            f"precision: {device.name} does not compute in {recipe.compute}; it has {have}; choose another "
+            "with precision (--precision)"
+        )
     if target.name != "any" and target.needs not in support.targets:
         have = ", ".join(sorted({"any"} | {t.name for t in TARGETS.values() if t.needs in support.targets}))
         raise MeshwrightError(f"target: {target.name} does not run on {device.name}; supported there: {have}")

@@ -116,9 +116,7 @@ def _measured_with_torch(device: str | None) -> "Iterator[tuple[Bench, str]]":
     try:
         import torch.distributed as dist
     except ImportError:
-        raise MeshwrightError(
-            "calibrate: PyTorch is not installed here; pip install 'meshwright[torch]', or torch alone"
-        ) from None
+        raise MeshwrightError("calibrate: PyTorch is not installed here; pip install torch") from None
     from meshwright.planner.calibrate.bench import Bench
     from meshwright.planner.calibrate.bench_groups import make_groups
     from meshwright.planner.calibrate.detect import device_of, ranks

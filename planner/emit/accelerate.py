@@ -125,6 +125,7 @@ def _emitter(target: str, level: Level, checked: str) -> Emitter:
             **scripts.ABOUT,
         },
         script=script,
+        asks=scripts.ASKS,
         launchers=("accelerate",),
         default_launchers=("accelerate", "slurm"),
     )

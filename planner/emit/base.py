@@ -40,6 +40,8 @@ class Emitter:
         What each file is, in a line.
     script
         What the training script itself must do, for no file can say it.
+    asks
+        Which arguments the emitted ``train.py`` must be given, and may be, for the user.
     default_script
         The script that is started where nobody names one and none is emitted.
     arguments
@@ -59,6 +61,7 @@ class Emitter:
     limits: Callable[[Problem, Plan], list[str]]
     about: Mapping[str, str]
     script: Callable[[Problem, Plan], list[str]]
+    asks: str = ""
     default_script: str = "train.py"
     arguments: str = ""
     before: Callable[[Problem, Plan], tuple[str, ...]] = lambda problem, plan: ()

@@ -232,6 +232,7 @@ EMITTER: Final = Emitter(
         **scripts.ABOUT,
     },
     script=script,
+    asks=scripts.ASKS,
     arguments=ARGUMENTS,
     launchers=("deepspeed", "torchrun", "accelerate"),
     default_launchers=("deepspeed", "torchrun", "slurm"),

@@ -165,6 +165,8 @@ EMITTER: Final = Emitter(
         "train.py": "starts Megatron-Bridge",
     },
     script=script,
+    asks="`train.py` needs `--model FOLDER` (with `config.json`, or a name on the hub) and takes "
+    "`--data PREFIX` and `--steps N`",
     before=lambda problem, plan: (
         ('export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"',)
         if plan.tp > 1 or plan.cp > 1

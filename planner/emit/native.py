@@ -48,4 +48,5 @@ EMITTER: Final = Emitter(
         "train.py": "a training script that applies the plan; `--script` names your own instead",
     },
     script=script,
+    asks=scripts.ASKS,
 )

@@ -1,8 +1,9 @@
 """The README of an output folder: what each file is, how to start, what is verified, what to expect."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Container, Sequence
 
 from meshwright.hardware.units import bytes_to_gib
+from meshwright.planner.emit.base import Emitter
 from meshwright.planner.emit.launchers import Launcher, named, start_lines
 from meshwright.planner.emit.registry import EMITTERS, able_targets
 from meshwright.planner.emit.text import code
@@ -15,7 +16,7 @@ from meshwright.planner.target import find_target
 def readme(
     problem: Problem,
     plan: Plan,
-    files: Iterable[str],
+    files: Collection[str],
     answer: Plan | Estimate | Result,
     launchers: Sequence[Launcher],
 ) -> str:
@@ -30,7 +31,7 @@ def readme(
         f"{code(plan.model)} on {code(plan.cluster)}": _decisions(plan),
         "Expected": _expected(answer),
         "Files": [f"{code(name)}: {about[name]}" for name in sorted(files)],
-        "Start": start_lines(problem, plan, launchers),
+        "Start": [*start_lines(problem, plan, launchers), *_asked(emitter, files)],
         "What the training script must do": emitter.script(problem, plan),
         "Verified": [
             f"Level {code(emitter.level)}: {emitter.checked}.",
@@ -40,6 +41,11 @@ def readme(
     }
     parts = [f"## {title}\n\n{_items(lines)}" for title, lines in sections.items()]
     return "\n".join(parts).removeprefix("#")
+
+
+def _asked(emitter: Emitter, files: Container[str]) -> list[str]:
+    """Return what the emitted script must be told when it is started; a user's own asks what it likes."""
+    return [f"Arguments are handed on: {emitter.asks}."] if emitter.asks and "train.py" in files else []
 
 
 def _items(lines: list[str]) -> str:
@@ -85,7 +91,7 @@ def _expected(answer: Plan | Estimate | Result) -> list[str]:
     if not isinstance(best, Estimate):
         return ["not priced; `meshwright estimate` does it"]
     lines = [
-        f"step time {best.step_time_s:.4g} s, {best.tokens_per_s:.4g} tokens/s, MFU {best.mfu:.1%} "
+        f"step time {best.step_time_s:.4g} s, {best.tokens_per_s:,.0f} tokens/s, MFU {best.mfu:.1%} "
         "(causal attention halved)",
         f"memory {bytes_to_gib(max(best.peak_bytes)):.4g} GiB on the fullest device of "
         f"{bytes_to_gib(best.capacity_bytes):.4g} GiB{'' if best.fits else ': does not fit'}",
@@ -100,4 +106,7 @@ def _able(problem: Problem, plan: Plan) -> list[str]:
     if plan.target != "any":
         return []
     names = able_targets(problem, plan)
-    return [f"Frameworks whose files could say this plan: {', '.join(names) if names else 'none of ours'}."]
+    found = f"Frameworks whose files could say this plan: {', '.join(names) if names else 'none of ours'}."
+    return [
+        f"{found} `solve --target NAME` finds the fastest plan that one can run; see `meshwright targets`."
+    ]

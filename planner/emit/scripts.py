@@ -21,6 +21,12 @@ ABOUT: Final = {
     "pipeline_model.py": "the model as DeepSpeed's pipeline, cut where the plan says",
 }
 
+ASKS: Final = (
+    "`train.py` needs `--model FOLDER` (`config.json` and weights; random ones with `--scratch`) and takes "
+    "`--tokens FILE.npy` (made-up ones without) and `--steps N`"
+)
+"""What those scripts are told when they are started."""
+
 
 def own_script(problem: Problem, plan: Plan, name: str, *beside: str) -> dict[str, str]:
     """Return ``train.py`` and what it imports; nothing where they would not do all that the plan says."""

@@ -62,7 +62,7 @@ def check_same(plan: Plan, model: "nn.Module") -> None:
         raise MeshwrightError(
             f"plan: rank {others} read another plan than rank 0; give each host the same plan.json"
         )
-    first = [float(p.flatten()[0]) for p in model.parameters() if p.numel() and not p.is_meta]
+    first = [float(p.detach().flatten()[0]) for p in model.parameters() if p.numel() and not p.is_meta]
     if others := _differing(repr(first)):
         raise MeshwrightError(
             f"model: rank {others} has other weights than rank 0; load the same ones in each process, or set "

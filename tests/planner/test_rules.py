@@ -138,7 +138,11 @@ def _on(support: dict[str, Any], **job: Any) -> Problem:
 
 LACKING: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"training": False}, {}, "cannot train"),
-    ({"dtypes": frozenset({"fp16", "fp32"})}, {}, "does not compute in bf16"),
+    (
+        {"dtypes": frozenset({"fp16", "fp32"})},
+        {},
+        r"does not compute in bf16; it has fp16, fp32; choose another",
+    ),
     ({"targets": frozenset()}, {"target": "deepspeed"}, "deepspeed does not run"),
     ({"targets": frozenset({"fsdp"})}, {"target": "deepspeed"}, "supported there: any, fsdp"),
 ]

@@ -1,12 +1,14 @@
 """A training script is emitted only where it does all that the plan says."""
 
 import ast
+import re
 from dataclasses import replace
 
 import pytest
 
-from meshwright.planner.emit.registry import emit
+from meshwright.planner.emit.registry import EMITTERS, emit
 from meshwright.planner.emit.scripts import ABOUT, FOLDER
+from meshwright.planner.emit.write import render
 from meshwright.planner.importers import load_model
 from meshwright.planner.job import Job
 from meshwright.planner.problem import Problem
@@ -51,9 +53,25 @@ def test_a_pipeline_brings_its_module_and_imports_only_what_is_beside_it() -> No
 
 
 def test_layers_that_are_recomputed_alone_are_told() -> None:
-    from meshwright.planner.emit.write import render
-
     problem, plan = case("fsdp", zero_stage=3, recompute="0-1:full")
     assert "Recompute decoder layers 0, 1 alone" in render(problem, plan)["README.md"]
     none = replace(plan, recompute=("none",) * 34)
     assert "alone" not in render(problem, none)["README.md"]
+
+
+@pytest.mark.parametrize("target", EMITTERS)
+def test_the_readme_tells_what_the_emitted_script_must_be_given(target: str) -> None:
+    problem, plan = case(target, zero_stage=1 if "megatron" in target else 3)
+    files = render(problem, plan)
+    scripts = "".join(files.get(name, "") for name in ("train.py", "planned.py"))
+    needed = re.findall(r'add_argument\(\s*"(--[a-z-]+)"[^)]*required=True', scripts)
+    start = files["README.md"].split("## Start")[1].split("## ")[0]
+    assert [name for name in needed if f"needs `{name} " not in start] == []
+    assert ("Arguments are handed on" in start) == bool(needed)
+
+
+def test_a_script_of_the_user_s_own_asks_what_it_likes() -> None:
+    problem, plan = case("native", zero_stage=3)
+    (plain, own) = (render(problem, plan, script)["README.md"] for script in (None, "mine.py"))
+    assert "needs `--model" in plain
+    assert "needs `--model" not in own

@@ -198,7 +198,12 @@ def test_the_readme_says_what_to_expect() -> None:
     problem, plan = case("any", tp=4, pp=2)
     assert "not priced" in render(problem, plan)["README.md"]
     priced = render(problem, estimate(plan))["README.md"]
-    assert "2.5 s" in priced and "40 GiB" in priced and "80 GiB" in priced and "does not fit" not in priced
+    assert (
+        "2.5 s, 419,430 tokens/s" in priced
+        and "40 GiB" in priced
+        and "80 GiB" in priced
+        and "does not fit" not in priced
+    )
     full = replace(estimate(plan), peak_bytes=(90.0 * 2**30,))
     assert "does not fit" in render(problem, full)["README.md"]
 

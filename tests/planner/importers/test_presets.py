@@ -44,6 +44,11 @@ def test_unknown_name_says_what_could_be_meant(name: str) -> None:
         load_model(name)
 
 
+def test_a_file_that_is_not_there_is_called_so() -> None:
+    with pytest.raises(UnknownNameError, match=r"'mine/config\.json' is not known; there is no such file"):
+        load_model("mine/config.json")
+
+
 def test_near_names_are_offered() -> None:
     with pytest.raises(UnknownNameError, match=r"did you mean.*llama-3\.1-8b"):
         load_model("llama3.1-8b")
