@@ -225,6 +225,16 @@ def test_feasible_says_what_may_remain_and_that_the_clock_decided() -> None:
     assert "set aside" not in text
 
 
+def test_feasible_without_a_clock_says_what_ended_the_search() -> None:
+    whole, told = examples.result(), "the work that a mesh is given ended it, not the clock"
+    assert whole.record is not None
+    late = replace(whole.record, reproducible=False)
+    unproven = replace(whole, status="FEASIBLE", lower_bound_s=9.0)
+    assert told in " ".join(page(unproven).split())
+    assert told not in " ".join(page(replace(unproven, record=late)).split())
+    assert told not in " ".join(page(whole).split())
+
+
 def test_unproven_gap_is_a_limit() -> None:
     whole = examples.result()
     other = replace(whole.alternatives[0], proven=False)
