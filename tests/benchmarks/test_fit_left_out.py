@@ -60,7 +60,9 @@ def test_constants_that_runs_were_made_with_are_found_again() -> None:
 
 def test_what_a_family_alone_supported_falls_back_when_it_leaves() -> None:
     left = without(fit(), (ALONE,))
-    assert gemm("fsdp1", left) == gemm(ROOT, left) == pytest.approx(gemm(ROOT, TRUTH), rel=0.05)
+    assert gemm("fsdp1", left) == gemm(ROOT, left)
+    # without FSDP1 all runs are Megatron's kin: the root's constant and theirs cannot be told apart
+    assert gemm("megatron-core", left) == pytest.approx(gemm("megatron-core", TRUTH), rel=0.05)
     still = without(fit(), ("dgxc",))
     assert gemm("fsdp1", still) < 0.95 * gemm(ROOT, still)
 
