@@ -64,6 +64,27 @@ def test_both_agree_to_a_thousandth(model: str, machines: str, tp: int, pp: int,
     assert both.lower_s >= step * (1 - 1e-3)
 
 
+WIDE: list[tuple[str, str, float, dict[str, Any]]] = [
+    ("mixtral-8x7b", "dgx-h100:4", 120, {"tp": 2, "pp": 4, "ep": 4, "etp": 1, "zero_stage": 1}),
+    ("llama-3.1-70b", "dgx-h100:8", 56, {"tp": 2, "cp": 4, "pp": 8, "kv_exchange": "ring", "zero_stage": 1}),
+    ("llama-3.1-70b", "dgx-h100:8", 40, {"tp": 4, "pp": 8, "offload": "optimizer", "zero_stage": 1}),
+]
+
+
+@pytest.mark.parametrize(("model", "machines", "gib", "pins"), WIDE, ids=["experts", "context", "offload"])
+def test_both_agree_where_experts_context_or_the_host_take_part(
+    model: str, machines: str, gib: float, pins: dict[str, Any]
+) -> None:
+    f = _instant(_field(model, machines, 512, gib, micro_batch_size=1, **pins))
+    state = _solved(f)
+    assert state.best is not None
+    both = dynamic(f.task(state.best.row), state.incumbent_s * (1 + TOLERANCE + 1e-4), rounds=2)
+    assert both is not None
+    assert both.peak_bytes <= f.usable
+    assert state.incumbent_s * (1 - 2e-3) <= both.lower_s <= state.incumbent_s * (1 + 1e-9)
+    assert state.incumbent_s <= both.upper_s / (1 - TOLERANCE)
+
+
 @pytest.mark.parametrize("gib", [None, 52])
 def test_transfers_widen_the_closed_form_but_not_past_the_solver(gib: float | None) -> None:
     f = _field("llama-3.1-70b", "dgx-h100:8", 512, gib, tp=4, pp=8, micro_batch_size=1, zero_stage=1)
