@@ -195,4 +195,6 @@ class DegreeGroup:
         wanted = admitted(self.problem, "zero_stage", sorted(target.zero_stages & piped))
         if host or self.dp // copies * self.cp > 1 or (self.experts and self.tp > expert_ranks):
             return wanted
-        return wanted[:1] if self.problem.profile.working_copy else [z for z in wanted if z in (wanted[0], 3)]
+        least = target.least_zero_stage(self.problem.precision.name, self.problem.job.optimizer)
+        alike = [z for z in wanted if z >= least] or wanted
+        return alike[:1] if self.problem.profile.working_copy else [z for z in alike if z in (alike[0], 3)]

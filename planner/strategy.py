@@ -102,7 +102,8 @@ def make_plan(
         )
     stages = target.zero_stages & (target.zero_stages_with_pipeline if pp > 1 else target.zero_stages)
     if zero_stage is None:
-        zero_stage = min((z for z in stages if z >= (dp * cp > 1)), default=min(target.zero_stages))
+        least = target.least_zero_stage(problem.precision.name, job.optimizer)
+        zero_stage = min((z for z in stages if z >= max(least, dp * cp > 1)), default=least)
     microbatches = _passes(job.global_batch_size, dp, micro_batch_size)
     mesh = one_mesh(
         **sizes,

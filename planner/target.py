@@ -149,6 +149,11 @@ class Target:
         """What an accelerator must support, as its data file calls it."""
         return self.framework or self.name
 
+    def least_zero_stage(self, precision: str, optimizer: str) -> int:
+        """Return the lowest ZeRO stage under which it trains with a recipe and an optimizer."""
+        sharded = precision in self.sharded_precisions or optimizer in self.sharded_optimizers
+        return max(min(self.zero_stages), int(sharded))
+
 
 TARGETS = {
     t.name: t

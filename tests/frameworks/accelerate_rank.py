@@ -74,6 +74,7 @@ def main() -> None:
         losses.append(accelerator.reduce(total, "mean").item())
     seen |= {"rows": rows, "losses": losses}
     (Path(sys.argv[2]) / f"seen-{accelerator.process_index}.json").write_text(json.dumps(seen))
+    accelerator.wait_for_everyone()  # a rank that leaves while another still talks may abort it
     accelerator.end_training()
 
 

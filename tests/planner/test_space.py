@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from meshwright.planner.field import survey
 from meshwright.planner.job import Job
 from meshwright.planner.meshes import Meshes, mesh_of
 from meshwright.planner.pins import read_pins
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import legal
 from meshwright.planner.space import divisors, enumerate_meshes, space
+from meshwright.planner.strategy import make_plan
 from tests.planner.emit.cases import cluster, model
 from tests.referees.exhaustive import every_mesh
 from tests.referees.problems import random_problem
@@ -81,3 +83,15 @@ def test_a_space_without_a_mesh_is_empty() -> None:
 @pytest.mark.parametrize("n", [1, 2, 12, 97, 360, 1024])
 def test_divisors_are_all_and_rising(n: int) -> None:
     assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_recipe_that_needs_shards_has_meshes_on_any_number_of_devices(
+    devices: int,
+) -> None:
+    job = {"global_batch_size": 8, "sequence_length": 512, "precision": "pure-bf16", "target": "deepspeed"}
+    problem = Problem.load("gpt2", f"h100-sxm:{devices}", job)
+    found = survey(problem).meshes
+    assert len(found)
+    assert (found.zero_stage > 0).all()
+    assert make_plan(problem).zero_stage > 0
