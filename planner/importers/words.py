@@ -7,6 +7,8 @@ hand them on. A key that is absent, null or of another kind is left out, and who
 from collections.abc import Mapping
 from typing import Any, Final
 
+import numpy as np
+
 from meshwright.planner.importers.config import MISSING, Config
 
 _NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -29,6 +31,8 @@ _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "router_choice": ("topk_method",),
 }
 _SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {"router_normalised": ("norm_topk_prob",)}
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""Of a number in a file: what the framework's own fp32 arithmetic on positions can hold."""
 _SCALING: Final[tuple[tuple[str, str], ...]] = (
     ("factor", "rope_factor"),
     ("original_max_position_embeddings", "rope_original_length"),
@@ -80,5 +84,5 @@ def _rope(config: Config) -> dict[str, Word]:
 def _is(kind: type, value: Any) -> bool:
     """Return whether a value is of a kind; a whole number is a number, a switch is none."""
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
+        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
     return isinstance(value, kind)
