@@ -7,7 +7,7 @@ from meshwright.cli.render import show
 from meshwright.cli.tables import bullets, grid, screen, section, write_json
 from meshwright.planner.emit.launchers import LAUNCHERS
 from meshwright.planner.emit.registry import EMITTERS
-from meshwright.planner.target import TARGETS
+from meshwright.planner.targets import TARGETS
 
 
 def run(*, as_json: bool) -> ExitCode:

@@ -17,8 +17,9 @@ from meshwright.planner.graph import ModelGraph
 from meshwright.planner.headroom import Headroom, headroom_of
 from meshwright.planner.job import Job
 from meshwright.planner.lengths import check_lengths, length_notes
-from meshwright.planner.target import Target, find_target
+from meshwright.planner.target import Target
 from meshwright.planner.target_job import fitted
+from meshwright.planner.targets import find_target
 from meshwright.planner.tuned import mixed, tuned
 from meshwright.planner.whole import with_whole_embedding
 

@@ -18,9 +18,9 @@ from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
 from meshwright.planner.rule import Rule
 from meshwright.planner.rule import has_experts as has_experts
-from meshwright.planner.target import TARGETS
 from meshwright.planner.target_job import refusals
 from meshwright.planner.target_rules import target_rules
+from meshwright.planner.targets import TARGETS
 
 SCHEDULES = names()
 MOST_MICROBATCHES = 8192

@@ -89,8 +89,8 @@ def placed_groups(draw, cluster):
 def launchable(draw, *targets):
     """A problem on one to four hosts and a legal plan for its target, idle devices included."""
     from meshwright.planner.job import Job
-    from meshwright.planner.target import find_target
     from meshwright.planner.target_job import fitted
+    from meshwright.planner.targets import find_target
     from tests.planner.emit.cases import case, model
 
     target = find_target(draw(st.sampled_from(targets or ("any", "deepspeed", "fsdp"))))

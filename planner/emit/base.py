@@ -26,7 +26,7 @@ class Emitter:
     Attributes
     ----------
     target
-        A name of :data:`~meshwright.planner.target.TARGETS`.
+        A name of :data:`~meshwright.planner.targets.TARGETS`.
     level
         How the files are verified, see :data:`~meshwright.planner.emit.launchers.Level`.
     checked

@@ -10,7 +10,7 @@ from meshwright.planner.emit.text import code
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate, Result
-from meshwright.planner.target import find_target
+from meshwright.planner.targets import find_target
 
 
 def readme(

@@ -19,7 +19,7 @@ from meshwright.planner.emit.launchers import Launcher, chosen, launch_files
 from meshwright.planner.emit.text import quoted_script
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
-from meshwright.planner.target import find_target
+from meshwright.planner.targets import find_target
 
 EMITTERS: Final[dict[str, Emitter]] = {
     e.target: e

@@ -5,7 +5,8 @@ from typing import Final
 from meshwright.costmodels.schedule import rank_of_chunk
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.plan import Plan
-from meshwright.planner.target import TARGET_DEGREES, find_target
+from meshwright.planner.target import TARGET_DEGREES
+from meshwright.planner.targets import find_target
 
 TARGET: Final = find_target("native")
 

@@ -14,7 +14,7 @@ from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.pins import read_pins
 from meshwright.planner.problem import Problem
-from meshwright.planner.target import find_target
+from meshwright.planner.targets import find_target
 
 PINS: tuple[dict[str, Any], ...] = (
     *({},) * 8,

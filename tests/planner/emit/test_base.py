@@ -10,7 +10,7 @@ from meshwright.planner.emit.registry import EMITTERS, able_targets, emit, inexp
 from meshwright.planner.job import Job
 from meshwright.planner.plan import Chunk
 from meshwright.planner.problem import Problem
-from meshwright.planner.target import TARGETS
+from meshwright.planner.targets import TARGETS
 from tests.planner.emit.cases import case, cluster, model
 from tests.strategies import launchable
 

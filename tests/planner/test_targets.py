@@ -4,7 +4,7 @@ import pytest
 
 from meshwright.costmodels.profile import find_profile
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.target import TARGETS, find_target
+from meshwright.planner.targets import TARGETS, find_target
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
