@@ -21,27 +21,28 @@ def environment(**more: str) -> dict[str, str]:
 
 
 ABORTED = "terminate called without an active exception"
-"""What gloo's threads say where a process leaves while they still talk; PyTorch's race, not the run's."""
+"""What C++ says where a thread wants Python while its process leaves: a race that no run decides."""
+TRIES = 3
 
 
-def start(command: list[str], **more: str) -> str:
-    """Run a command to its end and return what it printed; its last words if it fails.
+def start(command: list[str], folder: Path = CHECKOUT, **more: str) -> str:
+    """Run a command to its end in a folder and return what it printed; its last words if it fails.
 
-    A run that gloo aborted on its way out is started once more.
+    A run that was aborted on its way out is started again.
     """
-    for chance in (1, 0):
+    for _ in range(TRIES):
         done = subprocess.run(
             command,
-            cwd=CHECKOUT,
+            cwd=folder,
             env=environment(**more),
             capture_output=True,
             text=True,
             timeout=500,
             check=False,
         )
-        if not chance or ABORTED not in done.stderr:
+        if ABORTED not in done.stderr:
             break
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, f"{done.stderr[:2000]}\n...\n{done.stderr[-4000:]}"
     return done.stdout
 
 

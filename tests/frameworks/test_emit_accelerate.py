@@ -1,14 +1,13 @@
 """The emitted Accelerate files before its own classes, and real FSDP2 steps on two gloo processes."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from meshwright.planner.emit.registry import emit
 from meshwright.planner.emit.write import write_plan
+from tests.frameworks.runs import start
 from tests.planner.emit.cases import FULL_ZERO3, case
 
 accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
@@ -187,21 +186,8 @@ def test_a_model_trains_sharded_from_the_emitted_folder(stage: int, recompute: s
     strategy = {"dp": 2, "micro_batch_size": 2, "zero_stage": stage, "recompute": recompute}
     write_plan(*case("fsdp", "dgx-h100:1", job=job, **strategy), tmp_path / "out", script="train.py")
     (tmp_path / "train.py").write_text(TRAIN)
-    done = subprocess.run(
-        ["bash", "out/launch.sh", "out/training_args.json"],
-        cwd=tmp_path,
-        env={
-            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            "HOME": str(tmp_path),
-            "MASTER_PORT": str(29610 + stage),
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = ["bash", "out/launch.sh", "out/training_args.json"]
+    start(command, tmp_path, HOME=str(tmp_path), MASTER_PORT=str(29610 + stage))
     seen = json.loads((tmp_path / "seen.json").read_text())
     # An exit code of zero proves nothing: the parameters must be shards, each block its own group.
     assert seen["type"].endswith("FSDP") and seen["processes"] == 2

@@ -1,8 +1,6 @@
 """The emitted DeepSpeed folder trains as one process does: its script, its JSON, its pipeline module."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from meshwright.planner.importers import load_model
 from meshwright.planner.job import Job
 from meshwright.planner.problem import Problem
 from meshwright.planner.strategy import make_plan
+from tests.frameworks.runs import start
 from tests.planner.emit.cases import cluster
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
@@ -84,17 +83,6 @@ def saved(family: str, folder: Path) -> None:
     getattr(transformers, f"{name}ForCausalLM")(config).save_pretrained(folder)
 
 
-def run(command: list[str], **environment: str) -> str:
-    """Return what a command prints; its failure is told with the end of its errors."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {"PATH": path, "HOME": os.environ["HOME"], "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        command, env={**env, **environment}, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_losses_are_those_of_one_process(name: str, tmp_path: Path) -> None:
     family, strategy = CASES[name]
@@ -111,14 +99,15 @@ def test_losses_are_those_of_one_process(name: str, tmp_path: Path) -> None:
     (out / "sitecustomize.py").write_text(QUICK)
     model = str(tmp_path / "model")
     port = str(29640 + list(CASES).index(name))
-    told = run(
+    told = start(
         ["bash", str(out / "launch.sh"), "--model", model, "--steps", str(STEPS)],
         PYTHONPATH=str(out),
         MASTER_PORT=port,
+        HF_HUB_OFFLINE="1",
     )
     losses = [float(line.split()[-1]) for line in told.splitlines() if line.startswith("step ")]
     alone = json.loads(
-        run([sys.executable, "-c", ALONE, str(out), model, str(STEPS)]).strip().splitlines()[-1]
+        start([sys.executable, "-c", ALONE, str(out), model, str(STEPS)]).strip().splitlines()[-1]
     )
     assert losses == pytest.approx(alone, rel=1e-4)
     assert len(losses) == STEPS
