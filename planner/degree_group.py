@@ -10,9 +10,9 @@ from meshwright.costmodels.schedule import legal as schedule_legal
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.planner.choice import Choice
 from meshwright.planner.chunking import equal_chunks
+from meshwright.planner.meshes import SCHEDULES
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import SCHEDULES
 
 USUAL = {"offload": Choice(allowed=frozenset({"none"}))}
 """What is searched where the job says nothing; of schedules those that are usual in the target."""

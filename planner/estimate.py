@@ -13,8 +13,9 @@ from meshwright.planner.modes import check_modes
 from meshwright.planner.plan import Plan
 from meshwright.planner.pricing import loss_name, price_plan
 from meshwright.planner.problem import Problem
+from meshwright.planner.problem_check import check_problem
 from meshwright.planner.result import Estimate
-from meshwright.planner.rules import check_mesh, check_problem
+from meshwright.planner.rules import check_mesh
 from meshwright.planner.strategy import make_plan, workload
 
 if TYPE_CHECKING:

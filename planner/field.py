@@ -17,7 +17,7 @@ from meshwright.planner.fill import Filled, fill
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.pricing import setting, usable_bytes
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import has_experts
+from meshwright.planner.rule import has_experts
 from meshwright.planner.space import space
 from meshwright.planner.table_store import MOST_KEPT, TableStore
 from meshwright.planner.twins import distinct

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from meshwright.costmodels.schedule import names as schedules
 from meshwright.costmodels.strategy import OFFLOADS, ON_NVME
 from meshwright.planner.choice import Choice
+from meshwright.planner.model_rules import splits_sequence
 from meshwright.planner.modes import host_linked
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import has_experts, splits_sequence
+from meshwright.planner.rule import has_experts
 from meshwright.planner.space import LEAST_CONTEXT_TOKENS
 
 

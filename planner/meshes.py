@@ -17,6 +17,8 @@ from meshwright.costmodels.schedule import names
 from meshwright.costmodels.strategy import OFFLOADS, Strategies
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS, Plan, full_placement
 
+SCHEDULES: Final = names()
+"""In the order of :attr:`Meshes.schedule_code`."""
 _LATER: Final[dict[str, Any]] = {
     **dict.fromkeys(("cp", "dp_replicate", "ep", "etp", "hpz", "ulysses"), 1),
     "kv_exchange": "ring",
@@ -80,9 +82,9 @@ class Meshes:
 
     @cached_property
     def schedule_code(self) -> IntArray:
-        """Index of each schedule among :func:`~meshwright.costmodels.schedule.names`."""
+        """Index of each schedule in :data:`SCHEDULES`."""
         code = np.zeros(len(self), dtype=np.int64)
-        for i, name in enumerate(names()):
+        for i, name in enumerate(SCHEDULES):
             code[self.schedule == name] = i
         return code
 

@@ -19,8 +19,8 @@ from meshwright.planner.left_out import left_out
 from meshwright.planner.lost import headroom_words, lost_to_headroom
 from meshwright.planner.pricing import price_plan
 from meshwright.planner.problem import Problem
+from meshwright.planner.problem_check import check_problem
 from meshwright.planner.result import Result, SearchRecord, Status
-from meshwright.planner.rules import check_problem
 from meshwright.planner.search import State, search
 from meshwright.planner.spill import SPILLED, spilled
 from meshwright.planner.ties import break_ties

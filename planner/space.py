@@ -22,9 +22,11 @@ import numpy as np
 from meshwright.costmodels.arrays import IntArray
 from meshwright.planner.degree_group import DegreeGroup, admitted, divisors
 from meshwright.planner.lengths import main_length
-from meshwright.planner.meshes import Meshes
+from meshwright.planner.meshes import SCHEDULES, Meshes
+from meshwright.planner.model_rules import splits_sequence
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import SCHEDULES, has_experts, legal, splits_sequence
+from meshwright.planner.rule import has_experts
+from meshwright.planner.rules import legal
 
 LEAST_CONTEXT_TOKENS = 4096
 """Published runs split sequences beyond what one rank can hold; below this tensor ranks split them better."""

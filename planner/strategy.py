@@ -10,6 +10,7 @@ from meshwright.costmodels.schedule import names, rank_of_chunk
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.meshes import one_mesh
+from meshwright.planner.model_rules import text_lengths
 from meshwright.planner.modes import check_modes
 from meshwright.planner.plan import (
     KV_EXCHANGES,
@@ -21,7 +22,8 @@ from meshwright.planner.plan import (
 )
 from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import check_mesh, check_problem, text_lengths
+from meshwright.planner.problem_check import check_problem
+from meshwright.planner.rules import check_mesh
 
 LARGEST = 2_000_000_000
 """No degree, stage or micro-batch is larger."""

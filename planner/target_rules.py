@@ -5,17 +5,14 @@ from collections.abc import Callable
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, IntArray
-from meshwright.costmodels.schedule import names
 from meshwright.costmodels.strategy import OFFLOADS
-from meshwright.planner.meshes import Meshes
+from meshwright.planner.meshes import SCHEDULES, Meshes
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
 from meshwright.planner.rule import Rule, has_experts
 from meshwright.planner.target import TARGET_DEGREES, Target
 from meshwright.planner.target_job import pipeline_refusals, tensor_refusals
-
-SCHEDULES = names()
 
 
 def target_rules(problem: Problem) -> tuple[Rule, ...]:

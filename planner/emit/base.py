@@ -12,7 +12,7 @@ from typing import Final
 from meshwright.planner.emit.launchers import Level, even_hosts
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import has_experts
+from meshwright.planner.rule import has_experts
 from meshwright.planner.target import TARGET_DEGREES, Target
 from meshwright.planner.target_job import fitted, pipeline_refusals, refusals, tensor_refusals
 

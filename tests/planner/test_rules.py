@@ -14,7 +14,8 @@ from meshwright.planner.job import Job
 from meshwright.planner.meshes import one_mesh
 from meshwright.planner.pins import read_pins
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import check_mesh, check_problem, legal, rules
+from meshwright.planner.problem_check import check_problem
+from meshwright.planner.rules import check_mesh, legal, rules
 from meshwright.planner.space import enumerate_meshes, space
 from tests.planner.emit.cases import cluster, model
 

@@ -10,7 +10,7 @@ from meshwright.costmodels.tables import Tables, build_tables
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.pricing import setting
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import has_experts
+from meshwright.planner.rule import has_experts
 from meshwright.planner.space import space
 from meshwright.planner.twins import distinct
 from tests.referees.problems import random_problem

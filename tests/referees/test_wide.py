@@ -8,7 +8,7 @@ import pytest
 from meshwright.costmodels.tables import build_tables
 from meshwright.planner.bounds import look, quick_bounds
 from meshwright.planner.field import survey
-from meshwright.planner.rules import has_experts
+from meshwright.planner.rule import has_experts
 from meshwright.planner.search import TOLERANCE, search
 from meshwright.planner.space import space
 from meshwright.planner.stage_bounds import stage_bounds

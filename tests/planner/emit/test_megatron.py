@@ -14,7 +14,7 @@ from meshwright.planner.importers import load_model
 from meshwright.planner.job import Job
 from meshwright.planner.plan import Chunk, Plan
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import check_problem
+from meshwright.planner.problem_check import check_problem
 from meshwright.planner.strategy import make_plan
 from tests.planner.emit.cases import case, cluster
 from tests.planner.emit.megatron_flags import FLAGS

@@ -13,7 +13,7 @@ from meshwright.planner.importers import load_model
 from meshwright.planner.job import Job
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
-from meshwright.planner.rules import check_problem
+from meshwright.planner.problem_check import check_problem
 from meshwright.planner.space import space
 from meshwright.planner.strategy import make_plan
 from tests.planner.emit.cases import case, cluster
