@@ -3,6 +3,8 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 from benchmarks.accuracy_stats import kendall_tau, mean, regret
@@ -14,6 +16,7 @@ KINDS: Final = ("dense", "moe", "tuned")
 VOTING_ROWS: Final = 5
 """Timed rows from which a family has a vote in a mean over families."""
 SWEEP_LAYOUTS: Final = 5
+"""Different layouts that make a sweep."""
 
 
 def kind_of(row: Row) -> str:
@@ -103,17 +106,65 @@ def _sweep_key(row: Row) -> Hashable:
     )
 
 
-def sweeps(priced: Iterable[Priced]) -> list[list[Priced]]:
-    """Return the groups of runs that differ in their layout alone, at least :data:`SWEEP_LAYOUTS` each."""
+@dataclass(frozen=True)
+class Layout:
+    """One way of running a job, timed once or several times.
+
+    Attributes
+    ----------
+    runs
+        Those that state the same job, stack and plan: releases that print a table again, jobs run twice.
+        Nothing that a planner is told sets their order.
+    """
+
+    runs: tuple[Priced, ...]
+
+    @property
+    def family(self) -> str:
+        """Who published it."""
+        return self.runs[0].row.family
+
+    @property
+    def measured_s(self) -> float:
+        """Mean of the measured step times."""
+        return fmean(p.row.step_time_s for p in self.runs if p.row.step_time_s is not None)
+
+    @property
+    def predicted_s(self) -> float:
+        """Mean of the predicted step times: equal but for rounding."""
+        return fmean(p.step_time_s for p in self.runs if p.step_time_s is not None)
+
+
+Sweep = Sequence[Layout]
+
+
+def _layouts(runs: Iterable[Priced]) -> list[Layout]:
+    """Return runs by what they state, in the order of their first."""
+    groups: dict[Hashable, list[Priced]] = defaultdict(list)
+    for one in runs:
+        groups[one.row.id if one.expressed is None else one.expressed.plan].append(one)
+    return [Layout(tuple(own)) for own in groups.values()]
+
+
+def sweeps(priced: Iterable[Priced], apart: bool = False) -> list[Sweep]:
+    """Return the groups of runs that differ in their layout alone, at least :data:`SWEEP_LAYOUTS` each.
+
+    Parameters
+    ----------
+    priced
+        Runs, of which the timed ones of trust A or B count.
+    apart
+        Whether runs of one layout count as layouts of their own, in the order of chance. No prediction then
+        agrees with all: two of three layouts timed four times each are ties that cost tau-b a fifth.
+    """
     groups: dict[Hashable, list[Priced]] = defaultdict(list)
     for one in timed(priced):
         groups[_sweep_key(one.row)].append(one)
-    return [runs for runs in groups.values() if len(runs) >= SWEEP_LAYOUTS]
+    found = ([Layout((p,)) for p in runs] if apart else _layouts(runs) for runs in groups.values())
+    return [sweep for sweep in found if len(sweep) >= SWEEP_LAYOUTS]
 
 
-def ranking(sweep: Sequence[Priced]) -> tuple[float | None, float]:
+def ranking(sweep: Sweep) -> tuple[float | None, float]:
     """Return Kendall's tau and the regret inside a sweep."""
-    pairs = [(p.row.step_time_s, p.step_time_s) for p in sweep]
-    known = [(m, s) for m, s in pairs if m is not None and s is not None]
-    measured, predicted = [m for m, _ in known], [s for _, s in known]
+    measured, predicted = [each.measured_s for each in sweep], [each.predicted_s for each in sweep]
     return kendall_tau(measured, predicted), regret(measured, predicted)

@@ -45,11 +45,11 @@ def kind_figures(runs: Sequence[Priced]) -> Figures:
     return found
 
 
-def sweep_figures(runs: Sequence[Priced]) -> Figures:
-    """Return the agreement of ranks inside sweeps, by family."""
+def sweep_figures(runs: Sequence[Priced], apart: bool = False) -> Figures:
+    """Return the agreement of ranks inside sweeps, by family; ``apart`` counts runs instead of layouts."""
     families: dict[str, list[tuple[int, float | None, float]]] = {}
-    for sweep in sweeps(runs):
-        families.setdefault(sweep[0].row.family, []).append((len(sweep), *ranking(sweep)))
+    for sweep in sweeps(runs, apart):
+        families.setdefault(sweep[0].family, []).append((len(sweep), *ranking(sweep)))
     return {
         family: {
             "sweeps": len(found),
@@ -133,6 +133,7 @@ def figures(runs: Sequence[Priced], by: Sequence[str] = ("family",), worst: int 
         "kinds": kind_figures(runs),
         "by": {key: {name: group_figures(own) for name, own in grouped(runs, key).items()} for key in by},
         "sweeps": sweep_figures(runs),
+        "sweeps of runs": sweep_figures(runs, apart=True),
         "memory": memory_figures(runs),
         "fits": {
             "usable memory": _confusion(fit_confusion(runs)),
@@ -212,7 +213,7 @@ def _kind_lines(kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return table("headline (families of at least 5 timed rows, one vote each)", header, lines)
 
 
-def _sweep_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _sweep_lines(found: Mapping[str, Mapping[str, Any]], what: str, counted: str) -> list[str]:
     lines = [
         [
             name,
@@ -224,7 +225,7 @@ def _sweep_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         ]
         for name, got in found.items()
     ]
-    return table("sweeps (means over sweeps)", ("", "sweeps", "layouts", "tau", "regret %", "worst"), lines)
+    return table(f"{what} (means over sweeps)", ("", "sweeps", counted, "tau", "regret %", "worst"), lines)
 
 
 def _memory_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -293,7 +294,9 @@ def text(found: Mapping[str, Any]) -> str:
     both = [group_line("all rows", found["all"]), group_line("trust A and B", found["trusted"])]
     lines += table("step time", HEADER, both)
     lines += _kind_lines(found["kinds"])
-    lines += _sweep_lines(found["sweeps"]) + _memory_lines(found["memory"]) + _fit_lines(found["fits"])
+    lines += _sweep_lines(found["sweeps"], "sweeps", "layouts")
+    lines += _sweep_lines(found["sweeps of runs"], "sweeps, runs of one layout counted one by one", "runs")
+    lines += _memory_lines(found["memory"]) + _fit_lines(found["fits"])
     lines += _worst_lines(found["worst"]) + _unpriced_lines(found["unpriced"])
     lines += targets_text(found["targets"])
     return "\n".join(lines).lstrip("\n")

@@ -99,6 +99,28 @@ def test_sweeps_hold_layouts_of_one_model_alone() -> None:
     assert [ranking(s) for s in found] == [(-1.0, 4.0), (1.0, 0.0)]
 
 
+def test_a_layout_timed_again_is_no_new_layout() -> None:
+    (priced,) = price_rows([PLAIN])
+    assert priced.expressed is not None
+    plan = priced.expressed.plan
+
+    def timed(number: int, measured: float, size: int) -> Priced:
+        row = replace(PLAIN, id=f"{number}", step_time_s=measured)
+        own = replace(priced.expressed, plan=replace(plan, micro_batch_size=size))
+        return replace(priced, row=row, expressed=own, step_time_s=float(size))
+
+    once = [timed(size, 2.0 * size, size) for size in range(1, 6)]
+    again = [timed(10, 1.0, 1), timed(11, 9.0, 1)]
+    assert sweeps([*again, *once[:4]]) == []
+    (sweep,) = sweeps([*again, *once])
+    assert [len(each.runs) for each in sweep] == [3, 1, 1, 1, 1]
+    assert sweep[0].measured_s == 4.0
+    assert ranking(sweep) == (pytest.approx(0.9 / 0.9**0.5), 0.0)
+    (single,) = sweeps([*again, *once], apart=True)
+    assert len(single) == 7
+    assert ranking(single)[1] == pytest.approx(4.0 / 1.0 - 1.0)
+
+
 def test_runs_out_of_memory_count_whatever_their_trust(monkeypatch: pytest.MonkeyPatch) -> None:
     (priced,) = price_rows([PLAIN])
     items = dict.fromkeys(priced.memory or {}, 0.0)
