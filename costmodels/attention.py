@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.attention_kernels import AttentionKernel, find_attention_kernel
-from meshwright.costmodels.operators import Part
+from meshwright.costmodels.part import Part
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
-from meshwright.costmodels.operators import Part
+from meshwright.costmodels.part import Part
 from meshwright.costmodels.scan import STATE_BYTES, product
 from meshwright.costmodels.work import Shape, Traffic, Work
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshwright.costmodels.arrays import Num
-from meshwright.costmodels.operators import Part
+from meshwright.costmodels.part import Part
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 SCORE_BYTES = 8.0

@@ -17,9 +17,10 @@ from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.collectives import collective_time, dispatch_time
 from meshwright.costmodels.fusion import WIDE_BYTES, unfused
 from meshwright.costmodels.moe import Exchange, ExpertGemm
-from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator, Product
+from meshwright.costmodels.operators import Boundary, LayerKind, Operator
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.precision import CAST_SHARES, Precision
+from meshwright.costmodels.product import Gemm, Product
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.recompute import MODES, mode_bytes, repeated
 from meshwright.costmodels.roofline import DeviceRates, total_time

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from meshwright.costmodels.arrays import Num
-from meshwright.costmodels.operators import Part, Product, gemm_work
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Product, gemm_work
 from meshwright.costmodels.work import ONE_KERNEL, Chain, Shape, Traffic, Work
 
 FORWARD_KERNELS = 30

@@ -22,7 +22,8 @@ from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.delta import DeltaRule
 from meshwright.costmodels.modules import EXPERT
 from meshwright.costmodels.moe import ExpertGemm
-from meshwright.costmodels.operators import LayerKind, Operator, Product
+from meshwright.costmodels.operators import LayerKind, Operator
+from meshwright.costmodels.product import Product
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.scan import ChunkedScan
 from meshwright.costmodels.vocabulary import CrossEntropy

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.costmodels.arrays import Num, ceil_div
-from meshwright.costmodels.operators import Part, gemm_work
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import gemm_work
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 RECURRENCE_FLOPS = 10

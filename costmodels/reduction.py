@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.costmodels.arrays import Num
-from meshwright.costmodels.operators import Part
+from meshwright.costmodels.part import Part
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 

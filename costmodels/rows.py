@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from meshwright.costmodels.arrays import Num
-from meshwright.costmodels.operators import Operator, Part
+from meshwright.costmodels.operators import Operator
+from meshwright.costmodels.part import Part
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 

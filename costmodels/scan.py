@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
-from meshwright.costmodels.operators import Part
+from meshwright.costmodels.part import Part
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 STATE_BYTES = 4

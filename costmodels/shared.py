@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from meshwright.costmodels.arrays import Num
-from meshwright.costmodels.operators import Gemm
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.work import Shape
 
 

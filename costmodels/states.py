@@ -19,7 +19,8 @@ from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import PLACES, LayerCost
 from meshwright.costmodels.memory import StateBytes, optimizer_traffic, state_bytes
 from meshwright.costmodels.offload import home_bytes_per_s, host_link_bytes_per_s, host_update_s
-from meshwright.costmodels.operators import LayerKind, Product
+from meshwright.costmodels.operators import LayerKind
+from meshwright.costmodels.product import Product
 from meshwright.costmodels.spans import Spans, wide
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.work import Collective, Shape

@@ -16,8 +16,9 @@ from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import CAUSES, LayerCost, price_layer
 from meshwright.costmodels.memory import StateBytes, transient_bytes
 from meshwright.costmodels.offload import host_link_bytes_per_s
-from meshwright.costmodels.operators import Gemm, LayerKind
+from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.overlap import exposed_time
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.spans import Spans, in_use, layer_groups, state_spans, wide
 from meshwright.costmodels.stacking import taken
 from meshwright.costmodels.states import LayerStates, layer_states

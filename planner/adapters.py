@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from meshwright.costmodels.moe import ExpertGemm
-from meshwright.costmodels.operators import Gemm, Operator, Part, Pointwise, Region
+from meshwright.costmodels.operators import Operator, Pointwise, Region
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.planner.tuning import ALL_LINEAR, ATTENTION, EXPERTS, MLP, Tuning
 
 _FUSED_QKV: Final = (

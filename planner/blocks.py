@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from meshwright.costmodels.loss import FULL_LOGITS
-from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator, Pointwise
+from meshwright.costmodels.operators import Boundary, LayerKind, Operator, Pointwise
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.vocabulary import CrossEntropy, Embedding
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.feeds import Mlp

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from meshwright.costmodels.operators import Operator, Part
+from meshwright.costmodels.operators import Operator
+from meshwright.costmodels.part import Part
 
 NormPlace = Literal["pre_attention", "post_attention", "pre_mlp", "post_mlp"]
 PRE_NORMS: tuple[NormPlace, ...] = ("pre_attention", "pre_mlp")

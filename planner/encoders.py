@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator, Part, Pointwise
+from meshwright.costmodels.operators import Boundary, LayerKind, Operator, Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.vocabulary import Embedding
 from meshwright.planner.pieces import added, dense, dropout, norm, vocabulary, wide
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router
-from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
+from meshwright.costmodels.operators import Boundary, Operator, Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.feeds import GATED_BACKWARD, PLAIN_BACKWARD, mlp
 from meshwright.planner.pieces import stream_norm, wide

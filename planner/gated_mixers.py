@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshwright.costmodels.convolution import CausalConvolution
-from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part
+from meshwright.costmodels.operators import Boundary, Operator
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.recurrence import GatedRecurrence
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.pieces import wide

@@ -13,7 +13,9 @@ import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.moe import ExpertGemm
-from meshwright.costmodels.operators import Gemm, LayerKind, Part
+from meshwright.costmodels.operators import LayerKind
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.vocabulary import Embedding
 
 if TYPE_CHECKING:

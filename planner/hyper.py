@@ -6,7 +6,8 @@ them, and by which they are mixed. Left out: the iterations that make the mixing
 (a few numbers a token).
 """
 
-from meshwright.costmodels.operators import Gemm, Operator, Pointwise
+from meshwright.costmodels.operators import Operator, Pointwise
+from meshwright.costmodels.product import Gemm
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.pieces import residual, wide
 

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.indexer import Indexer
-from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
+from meshwright.costmodels.operators import Boundary, Operator, Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.pieces import wide
 

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from meshwright.costmodels.convolution import CausalConvolution
 from meshwright.costmodels.delta import DeltaRule
-from meshwright.costmodels.operators import Gemm, Operator, Part
+from meshwright.costmodels.operators import Operator
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.scan import ChunkedScan
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.pieces import wide

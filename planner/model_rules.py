@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, IntArray
-from meshwright.costmodels.operators import Axis, Part
+from meshwright.costmodels.part import Axis, Part
 from meshwright.planner.lengths import main_length, stream_lengths
 from meshwright.planner.meshes import Meshes
 from meshwright.planner.problem import Problem

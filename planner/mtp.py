@@ -8,7 +8,8 @@ Left out: the shift of the tokens by one.
 """
 
 from meshwright.costmodels.loss import FULL_LOGITS
-from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator
+from meshwright.costmodels.operators import Boundary, LayerKind, Operator
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.shared import SharedGemm
 from meshwright.costmodels.vocabulary import CrossEntropy, Embedding
 from meshwright.planner.decoder import DecoderSpec

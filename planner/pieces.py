@@ -5,7 +5,9 @@ checkpoint that the memory model adds once per layer (:mod:`meshwright.planner.b
 """
 
 from meshwright.costmodels.loss import FULL_LOGITS
-from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
+from meshwright.costmodels.operators import Boundary, Operator, Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.planner.decoder import DecoderSpec, NormPlace
 

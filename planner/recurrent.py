@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshwright.costmodels.convolution import CausalConvolution
-from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
+from meshwright.costmodels.operators import Boundary, Operator, Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.reduction import PartialSum
 from meshwright.costmodels.scan import ChunkedScan, SelectiveScan
 from meshwright.planner.decoder import DecoderSpec, Sublayer

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.operators import Boundary, Gemm, Operator, Part, Pointwise
+from meshwright.costmodels.operators import Boundary, Operator, Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.shared import SharedGemm
 from meshwright.planner.decoder import DecoderSpec, Sublayer
 from meshwright.planner.feeds import GATED_BACKWARD

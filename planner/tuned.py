@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router
-from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Operator, Pointwise
+from meshwright.costmodels.operators import Boundary, LayerKind, Operator, Pointwise
 from meshwright.costmodels.precision import Precision
+from meshwright.costmodels.product import Gemm
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.adapters import Module, adapters, addition, modules, targeted
 from meshwright.planner.graph import ModelGraph

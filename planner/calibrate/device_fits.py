@@ -8,8 +8,9 @@ from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.attention_kernels import AttentionRates
 from meshwright.costmodels.fusion import GROUPS, WIDE_BYTES, unfused
 from meshwright.costmodels.memory import optimizer_traffic
-from meshwright.costmodels.operators import Pointwise, gemm_work
+from meshwright.costmodels.operators import Pointwise
 from meshwright.costmodels.precision import find_optimizer, find_precision
+from meshwright.costmodels.product import gemm_work
 from meshwright.costmodels.profile import Profile, sourced_profile
 from meshwright.costmodels.roofline import DeviceRates, work_time
 from meshwright.costmodels.work import Shape, Work

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from meshwright.costmodels.operators import Boundary, Operator, Part, Pointwise
+from meshwright.costmodels.operators import Boundary, Operator, Pointwise
+from meshwright.costmodels.part import Part
 from meshwright.planner.importers.module_claims import Claims
 from meshwright.planner.importers.module_flow import Flow
 from meshwright.planner.importers.module_layers import Stretch

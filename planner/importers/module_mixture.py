@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router
-from meshwright.costmodels.operators import Operator, Part
+from meshwright.costmodels.operators import Operator
+from meshwright.costmodels.part import Part
 from meshwright.planner.feeds import GATED_BACKWARD, PLAIN_BACKWARD
 from meshwright.planner.importers.module_nodes import Node
 from meshwright.planner.importers.module_sharding import Links

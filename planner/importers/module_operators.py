@@ -11,7 +11,9 @@ from typing import Literal
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.loss import FULL_LOGITS
-from meshwright.costmodels.operators import Gemm, Operator, Part, Pointwise
+from meshwright.costmodels.operators import Operator, Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.rows import Contraction, OnRows
 from meshwright.costmodels.shared import SharedGemm
 from meshwright.costmodels.vocabulary import CrossEntropy, Embedding

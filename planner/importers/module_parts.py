@@ -1,6 +1,6 @@
 """The features of products as tensor parallelism splits them: heads, columns, the vocabulary."""
 
-from meshwright.costmodels.operators import Part
+from meshwright.costmodels.part import Part
 from meshwright.planner.importers.module_frame import Frame
 from meshwright.planner.importers.module_nodes import Node, Product
 from meshwright.planner.importers.module_sharding import Shard

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from meshwright.costmodels.fusion import GROUPS, chain_of, unfused
-from meshwright.costmodels.operators import Gemm, Part, Pointwise
+from meshwright.costmodels.operators import Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.work import ONE_KERNEL, Shape
 
 ONE = Shape(1, 10, 1, 0)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.indexer import Indexer
-from meshwright.costmodels.operators import Gemm, Part
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.shared import SharedGemm
 from meshwright.costmodels.work import Shape
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.loss import FULL_LOGITS
-from meshwright.costmodels.operators import Boundary, Gemm, LayerKind, Part, Pointwise
+from meshwright.costmodels.operators import Boundary, LayerKind, Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.vocabulary import CrossEntropy, Embedding
 from meshwright.costmodels.work import Shape, Traffic
 from meshwright.hardware.errors import MeshwrightError

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.operators import Gemm, Part
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.rows import Contraction, OnRows
 from meshwright.costmodels.work import Shape
 

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.costmodels.convolution import CausalConvolution
 from meshwright.costmodels.delta import DeltaRule
-from meshwright.costmodels.operators import Part
+from meshwright.costmodels.part import Part
 from meshwright.costmodels.recurrence import GatedRecurrence
 from meshwright.costmodels.reduction import PartialSum
 from meshwright.costmodels.scan import ChunkedScan, SelectiveScan

@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers", reason="compares with the fra
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # after the skip
 
 from meshwright.costmodels.moe import ExpertGemm, Router  # noqa: E402
-from meshwright.costmodels.operators import Gemm  # noqa: E402
+from meshwright.costmodels.product import Gemm  # noqa: E402
 from meshwright.costmodels.work import Shape  # noqa: E402
 from meshwright.planner.graph import ModelGraph  # noqa: E402
 from meshwright.planner.importers.config import Config  # noqa: E402

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.costmodels.operators import Gemm, Part, Pointwise
+from meshwright.costmodels.operators import Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.work import Shape
 from meshwright.planner.adapters import adapters, addition, is_feed, modules, targeted
 from meshwright.planner.tuning import Tuning

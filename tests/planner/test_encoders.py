@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.operators import Gemm, LayerKind
+from meshwright.costmodels.operators import LayerKind
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.recompute import saved_bytes
 from meshwright.costmodels.work import Shape
 from meshwright.planner.encoders import BlockSpec, EmbeddingSpec, block_kind, embedding_kind

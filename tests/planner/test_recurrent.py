@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.operators import Boundary, Gemm
+from meshwright.costmodels.operators import Boundary
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.reduction import PartialSum
 from meshwright.costmodels.scan import ChunkedScan
 from meshwright.costmodels.work import Shape

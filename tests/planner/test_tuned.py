@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from meshwright.costmodels.moe import ExpertGemm
-from meshwright.costmodels.operators import Gemm, LayerKind, Pointwise
+from meshwright.costmodels.operators import LayerKind, Pointwise
 from meshwright.costmodels.precision import find_precision
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.graph import ModelGraph

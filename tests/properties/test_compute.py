@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.layer import adapt, price_layer
 from meshwright.costmodels.loss import LOSSES, find_loss
-from meshwright.costmodels.operators import Gemm, gemm_work
 from meshwright.costmodels.precision import find_precision
+from meshwright.costmodels.product import Gemm, gemm_work
 from meshwright.costmodels.profile import find_profile
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.roofline import DeviceRates, device_rates, work_time

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.indexer import Indexer
 from meshwright.costmodels.offload import host_update_s
-from meshwright.costmodels.operators import Boundary, Gemm, Part
+from meshwright.costmodels.operators import Boundary
+from meshwright.costmodels.part import Part
 from meshwright.costmodels.precision import PRECISIONS
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.reduction import PartialSum
 from meshwright.costmodels.rows import Contraction, OnRows
 from meshwright.costmodels.shared import SharedGemm

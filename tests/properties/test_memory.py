@@ -11,8 +11,9 @@ from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes, transient_bytes
-from meshwright.costmodels.operators import Gemm, Pointwise
+from meshwright.costmodels.operators import Pointwise
 from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS, find_optimizer, find_precision
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.profile import find_profile, profile_names
 from meshwright.costmodels.recompute import MODES, input_bytes, saved_bytes
 from meshwright.costmodels.schedule import build

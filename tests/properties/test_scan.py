@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.convolution import CausalConvolution
 from meshwright.costmodels.delta import DeltaRule
-from meshwright.costmodels.operators import Part
+from meshwright.costmodels.part import Part
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profile import find_profile
 from meshwright.costmodels.recurrence import GatedRecurrence

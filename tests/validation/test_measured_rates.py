@@ -7,8 +7,8 @@ for a reduce-scatter or all-gather of S bytes (nccl-tests, doc/PERFORMANCE.md).
 import pytest
 
 from meshwright.costmodels.collectives import collective_time
-from meshwright.costmodels.operators import gemm_work
 from meshwright.costmodels.precision import find_precision
+from meshwright.costmodels.product import gemm_work
 from meshwright.costmodels.profile import sourced_profile
 from meshwright.costmodels.roofline import device_rates, work_time
 from meshwright.hardware.catalogue import load_accelerator, load_cluster

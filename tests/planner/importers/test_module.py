@@ -10,7 +10,8 @@ nn = torch.nn
 
 from meshwright.costmodels.attention import Attention  # noqa: E402  # after the skip
 from meshwright.costmodels.moe import ExpertGemm, Router  # noqa: E402
-from meshwright.costmodels.operators import Boundary, Gemm  # noqa: E402
+from meshwright.costmodels.operators import Boundary  # noqa: E402
+from meshwright.costmodels.product import Gemm  # noqa: E402
 from meshwright.costmodels.rows import OnRows  # noqa: E402
 from meshwright.costmodels.work import Shape  # noqa: E402
 from meshwright.hardware.errors import MeshwrightError  # noqa: E402
