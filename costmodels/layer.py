@@ -112,6 +112,7 @@ def adapt(
     low = precision is not None and precision.low_compute is not None and blocks
     wide = precision is not None and precision.element_bytes >= WIDE_BYTES
     heads = {op.name for op, loss_ in pairwise(kind.operators) if isinstance(loss_, CrossEntropy)}
+    fed = {op.name: then for op, then in pairwise(kind.operators)}
 
     def swap(op: Operator) -> Operator:
         if isinstance(op, Attention):
@@ -133,10 +134,18 @@ def adapt(
             once = profile.expert_dispatch == "deduplicated"
             return replace(op, deduplicated=once, lowered=profile.low_dispatch)
         if isinstance(op, Boundary):
-            return replace(op, keeps=profile.keeps_gathered)
+            each = _reductions(fed.get(op.name), profile)
+            return replace(op, keeps=profile.keeps_gathered, reductions=each)
         return unfused(op, profile.fusions, wide)
 
     return replace(kind, operators=tuple(swap(op) for op in kind.operators))
+
+
+def _reductions(fed: Operator | None, profile: Profile) -> int:
+    """Return the all-reduces of a gradient in front of a product: one a projection that is a module."""
+    if profile.projections_apart and isinstance(fed, Gemm) and fed.shard == "column":
+        return len(fed.outputs)
+    return 1
 
 
 class _Pass(NamedTuple):

@@ -170,7 +170,9 @@ class Boundary:
     for the weight's gradient, hidden behind the input's gradient), ``exit`` the other way round. Without
     it ``exit`` all-reduces forward and ``enter`` backward. Costs nothing when ``tp`` is 1. ``on`` the
     ``context`` it is the other sequence's activations that enter (keys of cross attention). Where it
-    ``keeps`` what it gathered for the weight's gradient (PyTorch's DTensor) nothing is gathered again.
+    ``keeps`` what it gathered for the weight's gradient (PyTorch's DTensor) nothing is gathered again. In
+    front of projections that are modules of their own ``reductions`` of them each all-reduce their input's
+    gradient; what sequence parallelism gathers in front of them all comes and goes once.
     """
 
     name: str
@@ -179,6 +181,7 @@ class Boundary:
     light: bool = False
     on: Literal["own", "context"] = "own"
     keeps: bool = False
+    reductions: int = 1
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = False
     stored_bytes: ClassVar[float | None] = None
@@ -211,7 +214,8 @@ class Boundary:
         gather, scatter = Traffic("all_gather", split), Traffic("reduce_scatter", split)
         reduce = Traffic("all_reduce", joined)
         if self.direction == "enter":
-            return (gather,), (scatter, reduce, Traffic("all_gather", split * (not self.keeps), "gemm"))
+            again = Traffic("all_gather", split * (not self.keeps), "gemm")
+            return (gather,), (scatter, *(reduce,) * self.reductions, again)
         return (scatter, reduce), (gather,)
 
     def _whole(self, shape: Shape) -> Num:

@@ -115,6 +115,9 @@ class Profile:
     keeps_gathered
         Whether what a tensor-parallel group gathers for a product is kept for its weight's gradient; else the
         backward pass gathers it again.
+    projections_apart
+        Whether queries, keys, values, gate and up are modules of their own, each of which reduces its input's
+        gradient over the tensor group; else one product makes them all.
     layer_host_s
         Host time that a block's pass costs whatever its operators (modules, hooks, random states of
         checkpoints).
@@ -193,6 +196,7 @@ class Profile:
     loss: str
     loss_parallel: bool
     keeps_gathered: bool
+    projections_apart: bool
     layer_host_s: Num
     forward_host_s: Num
     backward_host_s: Num

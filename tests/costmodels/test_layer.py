@@ -110,3 +110,15 @@ def test_a_cast_is_its_kernels_and_its_bytes_at_the_rate_that_casts_reach(kernel
     moved = cast.tokens * SMALL.heads * SMALL.head_dim * recipe.cast_bytes()
     streaming = rates.memory_bytes_per_s * rates.memory_fraction
     assert whole - plain == pytest.approx(kernels * 1e-5 + moved / streaming / CAST_SHARES["blackwell"])
+
+
+def test_projections_that_are_modules_each_reduce_their_gradient_unless_one_gather_serves_them_all():
+    apart = replace(GENERIC, projections_apart=True)
+    joined, alone = (adapt(BLOCK, stack, find_loss("full")) for stack in (GENERIC, apart))
+    whole = replace(SHAPE, sequence_parallel=0)
+    once, each = priced(kind=joined, shape=whole), priced(apart, alone, whole)
+    assert each.comm_forward_s.tolist() == once.comm_forward_s.tolist()
+    assert each.comm_backward_s[0] / once.comm_backward_s[0] == pytest.approx((3 + 2) / (1 + 1))
+    assert each.backward_launches - once.backward_launches == 3
+    split, gathered = priced(kind=joined), priced(apart, alone)
+    assert gathered.comm_backward_s.tolist() == split.comm_backward_s.tolist()
