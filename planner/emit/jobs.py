@@ -67,6 +67,7 @@ SKY_DEVICES: Final = {
     "b200-sxm": "B200",
     "b300-sxm": "B300",
     "gb200": "GB200",
+    "gb300": "GB300",
     "h100-sxm": "H100",
     "h100-pcie": "H100",
     "h200-sxm": "H200",
@@ -80,7 +81,7 @@ SKY_DEVICES: Final = {
     "v100-16gb": "V100",
     "v100-32gb": "V100-32GB",
 }
-"""SkyPilot's names of accelerators (``sky gpus list --all``)."""
+"""SkyPilot's names of accelerators, as ``sky/utils/gpu_names.py`` and its clouds' tables have them."""
 SKY_RUN: Final = """\
 export NODE_RANK="$SKYPILOT_NODE_RANK"
 MASTER_ADDR="$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"

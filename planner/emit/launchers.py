@@ -116,7 +116,7 @@ LAUNCHERS: Final[dict[str, Launcher]] = {
             "a SkyPilot task",
             "on a cloud `sky launch {file}` from this folder, which is copied to every host",
             "parsed",
-            "the task follows the schema of SkyPilot 0.14.1",
+            "SkyPilot 0.14.1 itself reads and validates the task",
             jobs.sky_limits,
         ),
     )

@@ -1,7 +1,6 @@
-"""Kubeflow's own models read the emitted TrainJob, and SkyPilot's schema takes the emitted task."""
+"""Kubeflow's own models read the emitted TrainJob."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -9,7 +8,6 @@ import yaml
 from meshwright.planner.emit.registry import EMITTERS, emit
 from tests.planner.emit.cases import case
 
-TASK_SCHEMA = Path(__file__).resolve().parents[1] / "data" / "skypilot_task_schema.json"
 STRATEGY = {"fsdp": {"zero_stage": 3}, "torchtitan": {"zero_stage": 3}, "native": {"zero_stage": 3}}
 
 
@@ -38,14 +36,3 @@ def test_kubeflow_itself_refuses_a_wrong_type() -> None:
     given["spec"]["trainer"]["numNodes"] = "two"
     with pytest.raises(ValueError, match="numNodes"):
         TrainerV1alpha1TrainJob.from_dict(given)
-
-
-@pytest.mark.parametrize("target", EMITTERS)
-def test_skypilot_s_schema_takes_the_task(target: str) -> None:
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
-
-    task = document(target, "skypilot", "skypilot.yaml")
-    schema = json.loads(TASK_SCHEMA.read_text())
-    jsonschema.Draft202012Validator(schema).validate(task)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(schema).validate({**task, "nodes": 2})
