@@ -18,7 +18,7 @@ from benchmarks.fit_file import CALIBRATION, number, quoted
 from benchmarks.measured_prices import Priced
 from benchmarks.rows import COUNTERS, counter_of
 from meshwright.costmodels.arrays import FloatArray
-from meshwright.costmodels.profile import profile_parts
+from meshwright.costmodels.profiles import profile_parts
 from meshwright.costmodels.residuals import UNSEEN
 from meshwright.planner.uncertainty import TYPICAL, WIDE, kind_of
 

@@ -15,7 +15,8 @@ from benchmarks.measured_prices import Expressed, Priced, priced_run
 from benchmarks.rows import counter_of
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.calibration import RATES, rate_factor
-from meshwright.costmodels.profile import Profile, find_profile, profile_parts, sourced_profiles
+from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.profiles import find_profile, profile_parts, sourced_profiles
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.spec import Accelerator, Cluster
 from meshwright.planner.batch import Case, price_cases

@@ -13,7 +13,7 @@ from benchmarks.row_cluster import cluster_of
 from benchmarks.row_model import style_of
 from benchmarks.rows import Row
 from meshwright.costmodels.fusion import GROUPS
-from meshwright.costmodels.profile import find_profile, profile_with
+from meshwright.costmodels.profiles import find_profile, profile_with
 
 LATEST: Final = 2024
 """The year of a row that states none."""

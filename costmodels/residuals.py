@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from meshwright.costmodels.profile import parent_of, profile_parts
+from meshwright.costmodels.profiles import parent_of, profile_parts
 from meshwright.hardware.spec import Accelerator
 
 LEAST: Final = 10

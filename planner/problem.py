@@ -8,7 +8,8 @@ from typing import Any
 
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import Optimizer, Precision, find_optimizer, find_precision
-from meshwright.costmodels.profile import Profile, find_profile
+from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.recompute import has_experts
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.spec import Cluster

@@ -177,7 +177,7 @@ def software(draw):
     """A profile with its switches and shares turned at random."""
     from dataclasses import replace
 
-    from meshwright.costmodels.profile import find_profile, profile_names
+    from meshwright.costmodels.profiles import find_profile, profile_names
 
     share = st.sampled_from((0.0, 0.3, 0.9, 1.0))
     return replace(

@@ -11,7 +11,8 @@ from meshwright.costmodels.memory import optimizer_traffic
 from meshwright.costmodels.operators import Pointwise
 from meshwright.costmodels.precision import find_optimizer, find_precision
 from meshwright.costmodels.product import gemm_work
-from meshwright.costmodels.profile import Profile, sourced_profile
+from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.roofline import DeviceRates, work_time
 from meshwright.costmodels.work import Shape, Work
 from meshwright.hardware.errors import MeshwrightError

@@ -7,7 +7,7 @@ import numpy as np
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.operators import Operator
-from meshwright.costmodels.profile import sourced_profile
+from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.work import Shape, Work
 from meshwright.planner.calibrate.cases import Host, Sample
 from meshwright.planner.calibrate.explain import of_kind

@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.profile import FILE_SUFFIX, Profile, find_profile, profile_parts
+from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.profiles import FILE_SUFFIX, find_profile, profile_parts
 from meshwright.costmodels.step import Price, price
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.hardware.errors import MeshwrightError

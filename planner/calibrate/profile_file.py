@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from meshwright.costmodels.profile import FILE_SUFFIX, MAX_VALUE
+from meshwright.costmodels.profiles import FILE_SUFFIX, MAX_VALUE
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.calibrate.learn import Learned, overrides
 

@@ -8,7 +8,7 @@ are common starting values (GPT-3, arXiv 2005.14165, appendix B) that the user r
 import json
 from typing import Any, Final
 
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.planner.emit.adapters import tuning_notes
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem

@@ -6,7 +6,7 @@ test that compares every emitted key with those that its configuration reads.
 
 from typing import Any, Final
 
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.planner.emit import launch, scripts
 from meshwright.planner.emit.arguments import (
     ADAM,

@@ -20,7 +20,7 @@ from benchmarks.fit_runs import (
 )
 from benchmarks.rows import BUILT_IN, read_rows
 from meshwright.costmodels.calibration import RATES, rate_factor
-from meshwright.costmodels.profile import find_profile, profile_names, sourced_profiles
+from meshwright.costmodels.profiles import find_profile, profile_names, sourced_profiles
 from meshwright.hardware.catalogue import load_accelerator
 
 

@@ -22,7 +22,7 @@ from benchmarks.row_profile import profile_of
 from benchmarks.row_settings import recompute_of
 from benchmarks.row_strategy import _stages, micro_batches_of
 from benchmarks.rows import BUILT_IN, Row, RowError, features, read_rows, row_from
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.hardware.units import GIGA, gbit_per_s_to_bytes_per_s
 
 ROWS = {row.id: row for row in read_rows()}

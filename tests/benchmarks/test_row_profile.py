@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.row_profile import ASYNC_TENSOR, FUSED_NORMS, base_profile, profile_of
 from benchmarks.rows import read_rows
-from meshwright.costmodels.profile import Profile, find_profile
+from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.profiles import find_profile
 
 EAGER = next(r for r in read_rows() if r.framework == "torchtitan (FSDP2)" and r.torch_compile is False)
 

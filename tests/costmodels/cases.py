@@ -8,7 +8,8 @@ import numpy as np
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_optimizer, find_precision
-from meshwright.costmodels.profile import Profile, find_profile
+from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.strategy import Setting, Strategies

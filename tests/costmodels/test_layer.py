@@ -9,7 +9,7 @@ from meshwright.costmodels.layer import adapt, price_layer
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.operators import LayerKind, Pointwise
 from meshwright.costmodels.precision import CAST_SHARES, find_precision
-from meshwright.costmodels.profile import sourced_profile
+from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.recompute import MODES, input_bytes, repeated
 from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.vocabulary import CrossEntropy

@@ -5,7 +5,7 @@ import pytest
 
 from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes, transient_bytes
 from meshwright.costmodels.precision import find_optimizer, find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.schedule import build
 
 ADAM, SGD = find_optimizer("adamw"), find_optimizer("sgd")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.modules import MODULES, modules_of, operators_of
 from meshwright.costmodels.operators import LayerKind
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.recompute import repeated, saved_bytes
 from meshwright.costmodels.work import Shape
 from meshwright.planner.blocks import block_kind

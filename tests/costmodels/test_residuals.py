@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels import residuals
-from meshwright.costmodels.profile import profile_names
+from meshwright.costmodels.profiles import profile_names
 from meshwright.costmodels.residuals import (
     LEAST,
     Spread,

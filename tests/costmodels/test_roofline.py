@@ -8,7 +8,7 @@ import pytest
 from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.product import gemm_work
-from meshwright.costmodels.profile import sourced_profile
+from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.roofline import (
     FILL_K,
     VECTOR_FRACTION,

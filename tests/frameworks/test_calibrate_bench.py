@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from meshwright.costmodels.profile import find_profile  # noqa: E402
+from meshwright.costmodels.profiles import find_profile  # noqa: E402
 from meshwright.hardware.catalogue import load_cluster  # noqa: E402
 from meshwright.planner.calibrate.bench import Bench  # noqa: E402
 from meshwright.planner.calibrate.cases import (  # noqa: E402

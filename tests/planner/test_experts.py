@@ -11,7 +11,7 @@ from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.moe import ExpertGemm
 from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.precision import find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.work import Shape
 from meshwright.hardware.catalogue import load_accelerator

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.profile import profile_names
+from meshwright.costmodels.profiles import profile_names
 from meshwright.costmodels.residuals import Spread
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.planner import headroom

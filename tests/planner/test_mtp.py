@@ -5,7 +5,7 @@ from dataclasses import replace
 from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.work import Shape
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.targets import TARGETS, find_target
 

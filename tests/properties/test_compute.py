@@ -12,7 +12,7 @@ from meshwright.costmodels.layer import adapt, price_layer
 from meshwright.costmodels.loss import LOSSES, find_loss
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.product import Gemm, gemm_work
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.roofline import DeviceRates, device_rates, work_time
 from meshwright.costmodels.work import Shape, Work

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels.collectives import collective_time, dispatch_time
 from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router, own_tokens
 from meshwright.costmodels.part import Part
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.roofline import gemm_flops_time, work_time
 from meshwright.costmodels.work import Shape, Work
 from meshwright.hardware.catalogue import load_cluster

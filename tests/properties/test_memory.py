@@ -14,7 +14,7 @@ from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, st
 from meshwright.costmodels.operators import Pointwise
 from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS, find_optimizer, find_precision
 from meshwright.costmodels.product import Gemm
-from meshwright.costmodels.profile import find_profile, profile_names
+from meshwright.costmodels.profiles import find_profile, profile_names
 from meshwright.costmodels.recompute import MODES, input_bytes, saved_bytes
 from meshwright.costmodels.schedule import build
 from meshwright.costmodels.vocabulary import CrossEntropy

@@ -11,7 +11,7 @@ from meshwright.costmodels.convolution import CausalConvolution
 from meshwright.costmodels.delta import DeltaRule
 from meshwright.costmodels.part import Part
 from meshwright.costmodels.precision import find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.recurrence import GatedRecurrence
 from meshwright.costmodels.roofline import device_rates, total_time
 from meshwright.costmodels.scan import ChunkedScan, SelectiveScan

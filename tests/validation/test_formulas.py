@@ -6,7 +6,7 @@ from benchmarks.published import gpt
 from meshwright.costmodels.memory import state_bytes
 from meshwright.costmodels.pipeline import simulate
 from meshwright.costmodels.precision import Precision, find_optimizer, find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.recompute import input_bytes
 from meshwright.costmodels.schedule import build
 from meshwright.costmodels.work import Shape

@@ -10,7 +10,7 @@ from benchmarks.published import gpt
 from meshwright.costmodels.layer import adapt, price_layer
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.recompute import MODES, saved_bytes
 from meshwright.costmodels.roofline import device_rates
 from meshwright.costmodels.work import Shape

@@ -9,7 +9,7 @@ import pytest
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.product import gemm_work
-from meshwright.costmodels.profile import sourced_profile
+from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.roofline import device_rates, work_time
 from meshwright.hardware.catalogue import load_accelerator, load_cluster
 from meshwright.hardware.span import group_span

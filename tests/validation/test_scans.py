@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.precision import find_precision
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.roofline import device_rates, total_time
 from meshwright.costmodels.scan import ChunkedScan, SelectiveScan
 from meshwright.costmodels.work import Shape

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.calibrate.bounds import MEMORY, PROFILE
 from meshwright.planner.calibrate.learn import Priced, grouped, learned

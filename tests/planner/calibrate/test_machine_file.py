@@ -5,7 +5,7 @@ from datetime import date
 
 import pytest
 
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.calibrate.cases import from_lines

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from meshwright.costmodels.profile import find_profile
+from meshwright.costmodels.profiles import find_profile
 from meshwright.planner.emit.registry import emit
 from meshwright.planner.emit.write import render
 from tests.planner.emit.cases import case

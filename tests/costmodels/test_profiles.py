@@ -4,9 +4,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from meshwright.costmodels import profile as profiles
+from meshwright.costmodels import profiles
 from meshwright.costmodels.loss import LOSSES
-from meshwright.costmodels.profile import Profile, find_profile, profile_names, profile_with, sourced_profile
+from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.profiles import find_profile, profile_names, profile_with, sourced_profile
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 
 
