@@ -105,6 +105,9 @@ class Profile:
     layer_host_s
         Host time that a block's pass costs whatever its operators (modules, hooks, random states of
         checkpoints).
+    tensor_host_s
+        What it costs more where a tensor-parallel group splits the block (distributed tensors find each
+        operator's layout in Python).
     forward_host_s, backward_host_s
         Host time to issue one kernel or collective; the device idles where the host is slower. Recomputation
         issues its kernels as the forward pass does.
@@ -182,6 +185,7 @@ class Profile:
     keeps_gathered: bool
     projections_apart: bool
     layer_host_s: Num
+    tensor_host_s: Num
     forward_host_s: Num
     backward_host_s: Num
     gradient_hook_s: Num

@@ -269,14 +269,17 @@ def _host(setting: Setting, s: Strategies, cost: LayerCost) -> tuple[FloatArray,
     slowest = (1 + profile.host_spread * np.log2(s.tp))[:, None]
     blocks = np.array([kind.role == "block" for kind in setting.kinds])
     runs = blocks * np.array([kind.backward for kind in setting.kinds])
-    layer, hook = (profile.host_share * each for each in (profile.layer_host_s, profile.gradient_hook_s))
+    split = profile.tensor_host_s * (s.tp > 1)[:, None]
+    layer, hook = (
+        profile.host_share * each for each in (profile.layer_host_s + split, profile.gradient_hook_s)
+    )
     ahead = layer * blocks + profile.forward_host_s * cost.forward_launches
     back = (
         layer * runs + profile.backward_host_s * cost.backward_launches + hook * runs * cost.trained_weights
     )
     again = cost.recompute_launches
     whole = again / np.maximum(cost.forward_launches, 1.0)[..., None]
-    repeated = profile.forward_host_s * again + layer * blocks[:, None] * whole
+    repeated = profile.forward_host_s * again + layer[..., None] * blocks[:, None] * whole
     return slowest * ahead, slowest[..., None] * (back[..., None] + repeated)
 
 

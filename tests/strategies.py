@@ -190,6 +190,7 @@ def software(draw):
         overlap_tensor=draw(share),
         overlap_cost=draw(share),
         layer_host_s=draw(st.sampled_from((0.0, 1e-4, 1e-2))),
+        tensor_host_s=draw(st.sampled_from((0.0, 1e-3))),
     )
 
 

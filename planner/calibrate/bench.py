@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meshwright.planner.calibrate import bench_groups, bench_layer
 from meshwright.planner.calibrate.bench_groups import Groups
 from meshwright.planner.calibrate.cases import (
+    TENSOR_PASSES,
     Beside,
     Case,
     Core,
@@ -190,8 +191,12 @@ class Bench:
             return lambda: x + x
         if case.what == "step":
             return self._update(64 * 8, 8)
-        forward, backward = bench_layer.passes(self.device)
-        return forward if case.what == "forward" else backward
+        if case.what in TENSOR_PASSES:
+            assert self.groups is not None
+            forward, backward = bench_layer.tensor_passes(self.device, self.groups.host)
+        else:
+            forward, backward = bench_layer.passes(self.device)
+        return forward if case.what.endswith("forward") else backward
 
     def _launch(self) -> float:
         """Return the seconds of one kernel among many that a graph replays."""

@@ -9,59 +9,113 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import torch
 
-HIDDEN: Final = 64
-HEADS: Final = 2
+HEAD: Final = 32
+"""Features of a head."""
 TOKENS: Final = 16
 STREAM_WIDTH: Final = 128
 """Last side of the tensors of memory-bound operators."""
-PRODUCTS: Final = {
-    "query": (HIDDEN, HIDDEN),
-    "key": (HIDDEN, HIDDEN),
-    "value": (HIDDEN, HIDDEN),
-    "out": (HIDDEN, HIDDEN),
-    "gate": (HIDDEN, 2 * HIDDEN),
-    "up": (HIDDEN, 2 * HIDDEN),
-    "down": (2 * HIDDEN, HIDDEN),
-}
-"""Inputs and outputs of the layer's products."""
-Parts = Any
-"""A ``ModuleDict`` of the products, and of the two norms' weights."""
+COLUMNS: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+ROWS: Final = ("self_attn.o_proj", "mlp.down_proj")
+NORMS: Final = ("input_layernorm", "post_attention_layernorm")
+Passes = tuple[Callable[[], Any], Callable[[], Any]]
+"""A forward pass, and the backward pass of one forward pass."""
 
 
-def passes(device: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return a forward pass, and the backward pass of one forward pass, of a tiny layer."""
+def passes(device: str) -> Passes:
+    """Return the passes of a tiny layer."""
     import torch
-    from torch import nn
 
-    linear = {name: nn.Linear(*sides, bias=False) for name, sides in PRODUCTS.items()}
-    products = nn.ModuleDict(linear).to(device)
-    scales = [torch.ones(HIDDEN, device=device, requires_grad=True) for _ in range(2)]
-    x = torch.randn(1, TOKENS, HIDDEN, device=device, requires_grad=True)
-    turn = torch.randn(2, TOKENS, HIDDEN // HEADS, device=device)
-    out = layer(x, products, scales, turn)
-    seed, leaves = torch.ones_like(out), [x, *scales, *products.parameters()]
+    width = 2 * HEAD
+    x = torch.randn(1, TOKENS, width, device=device, requires_grad=True)
+    return _passes(block(width).to(device), x)
+
+
+def token_bytes(ranks: int) -> int:
+    """Return the bytes of fp32 activations, as wide as all ranks, that :func:`tensor_passes` exchange."""
+    return 4 * TOKENS * ranks * 2 * HEAD * ranks
+
+
+def tensor_passes(device: str, group: Any) -> Passes:
+    """Return the same of a layer that a group's ranks split, tokens too, as ``meshwright.apply`` does."""
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    from meshwright.planner.runtime.architecture import COLUMNS as COLWISE
+    from meshwright.planner.runtime.architecture import NORM
+    from meshwright.planner.runtime.architecture import ROWS as ROWWISE
+    from meshwright.planner.runtime.tensor import split_block
+
+    mesh = DeviceMesh.from_group(group, "cpu" if device == "cpu" else "cuda")
+    width = 2 * HEAD * mesh.size()
+    words = dict.fromkeys(COLUMNS, COLWISE) | dict.fromkeys(ROWS, ROWWISE) | dict.fromkeys(NORMS, NORM)
+    whole = block(width).to(device)
+    split_block(whole, words, mesh, Shard(1))
+    own = torch.randn(1, TOKENS, width, device=device, requires_grad=True)
+    return _passes(whole, DTensor.from_local(own, mesh, [Shard(1)], run_check=False))
+
+
+def _passes(layer: Any, x: "torch.Tensor") -> Passes:
+    import torch
+
+    tokens = TOKENS * (x.device_mesh.size() if hasattr(x, "device_mesh") else 1)
+    turn = torch.randn(2, tokens, HEAD, device=x.device)
+    out = layer(x, turn)
+    seed, leaves = torch.ones_like(out), [x, *layer.parameters()]
     return (
-        lambda: layer(x, products, scales, turn),
+        lambda: layer(x, turn),
         lambda: torch.autograd.grad(out, leaves, seed, retain_graph=True),
     )
 
 
-def layer(
-    x: "torch.Tensor", products: Parts, scales: "list[torch.Tensor]", turn: "torch.Tensor"
-) -> "torch.Tensor":
-    """Return the output of attention and a gated part, each behind a norm and beside a residual sum."""
-    from torch.nn import functional
+def block(width: int) -> Any:
+    """Return a module: attention and a gated part, each behind a norm and beside a residual sum."""
+    import torch
+    from torch import nn
 
-    normed = norm(x, scales[0])
-    q, k, v = (heads(products[name](normed)) for name in ("query", "key", "value"))
-    q, k = (t * turn[0] + turned(t) * turn[1] for t in (q, k))
-    core = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    x = x + products["out"](core.transpose(1, 2).reshape(x.shape))
-    normed = norm(x, scales[1])
-    summed: torch.Tensor = x + products["down"](
-        functional.silu(products["gate"](normed)) * products["up"](normed)
-    )
-    return summed
+    class Norm(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(width))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return norm(x, self.weight)
+
+    class Attention(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+                nn.Linear(width, width, bias=False) for _ in range(4)
+            )
+
+        def forward(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+            q, k, v = (heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+            q, k = (t * turn[0] + turned(t) * turn[1] for t in (q, k))
+            core = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            out: torch.Tensor = self.o_proj(core.transpose(1, 2).flatten(2))
+            return out
+
+    class Gated(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate_proj, self.up_proj = (nn.Linear(width, 2 * width, bias=False) for _ in range(2))
+            self.down_proj = nn.Linear(2 * width, width, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+            return out
+
+    class Block(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.input_layernorm, self.self_attn = Norm(), Attention()
+            self.post_attention_layernorm, self.mlp = Norm(), Gated()
+
+        def forward(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+            x = x + self.self_attn(self.input_layernorm(x), turn)
+            return x + self.mlp(self.post_attention_layernorm(x))
+
+    return Block()
 
 
 def norm(x: "torch.Tensor", scale: "torch.Tensor") -> "torch.Tensor":
@@ -90,7 +144,7 @@ def stream(what: str, a: "torch.Tensor", b: "torch.Tensor") -> Callable[[], Any]
 
 def heads(x: "torch.Tensor") -> "torch.Tensor":
     """Return (1, heads, tokens, features of a head)."""
-    return x.view(1, TOKENS, HEADS, HIDDEN // HEADS).transpose(1, 2)
+    return x.unflatten(-1, (-1, HEAD)).transpose(1, 2)
 
 
 def turned(x: "torch.Tensor") -> "torch.Tensor":

@@ -21,7 +21,8 @@ Direction = Literal["gather", "scatter"]
 UnitWork = Literal["gather", "scatter", "reduce"]
 Part = Literal["product", "collective", "both"]
 StreamName = Literal["sum", "norm", "gate", "rotary"]
-HostName = Literal["operator", "launch", "forward", "backward", "step"]
+HostName = Literal["operator", "launch", "forward", "backward", "step", "tensor_forward", "tensor_backward"]
+TENSOR_PASSES: Final[tuple[HostName, ...]] = ("tensor_forward", "tensor_backward")
 MAX_SAMPLES: Final = 100_000
 SHORTEST_S: Final = 1e-9
 """Of a case: a cycle or two of any processor's clock."""
@@ -73,7 +74,8 @@ class Host:
     """What the host needs, with tensors too small to matter.
 
     ``operator`` one call, ``launch`` one kernel replayed from a graph, ``forward`` and ``backward`` a pass of
-    one transformer layer, ``step`` an optimizer step without parameters to speak of.
+    one transformer layer, the same with ``tensor_`` before where the ranks of a host split it, ``step`` an
+    optimizer step without parameters to speak of.
     """
 
     what: HostName
@@ -186,7 +188,8 @@ def grid(scale: Scale, dtypes: Sequence[str], inside: int, across: int, graphs: 
     graphs
         Whether kernels can be replayed without the host.
     """
-    hosts: list[Case] = [Host(what) for what in get_args(HostName) if graphs or what != "launch"]
+    left_out = ("launch",) * (not graphs) + TENSOR_PASSES * (inside == 1)
+    hosts: list[Case] = [Host(what) for what in get_args(HostName) if what not in left_out]
     products: list[Case] = [p for sides in SIDES for d in dtypes for p in _products(scale, d, sides)]
     cores = _cores(scale, dtypes[0])
     operators: tuple[StreamName, ...] = get_args(StreamName)

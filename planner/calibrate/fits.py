@@ -14,7 +14,7 @@ from meshwright.planner.calibrate.cases import Sample
 from meshwright.planner.calibrate.device_fits import SHARES, core_fit, memory_fit, product_fit, update_fit
 from meshwright.planner.calibrate.explain import Residual
 from meshwright.planner.calibrate.group_fits import TIERS, overlap_values, stack_fit, tier_fit
-from meshwright.planner.calibrate.host_fits import host_profile, host_times
+from meshwright.planner.calibrate.host_fits import host_profile, host_times, tensor_host
 from meshwright.planner.calibrate.machine import Machine
 
 
@@ -76,7 +76,8 @@ def fitted(samples: Sequence[Sample], machine: Machine) -> Constants:
             parts.append(tier)
     if tiers:
         parts.append(stack_fit(samples, tiers))
-    shared = {**parts[-1].values, **overlap_values(samples, machine)} if tiers else {}
+    stack = parts[-1].values if tiers else {}
+    shared = {**stack, **overlap_values(samples, machine)} if tiers else {}
     return Constants(
         peaks={k.removeprefix("peak."): v for k, v in products.values.items() if k.startswith("peak.")},
         memory=known["memory"],
@@ -87,6 +88,7 @@ def fitted(samples: Sequence[Sample], machine: Machine) -> Constants:
         tiers=tiers,
         profile={
             **host_profile(host, machine),
+            **tensor_host(host, machine, tiers, stack),
             "weight_gradient_fraction": known["weight_gradient"],
             **update.values,
             **shared,

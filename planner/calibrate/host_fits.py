@@ -9,8 +9,10 @@ from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.operators import Operator
 from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.work import Shape, Work
-from meshwright.planner.calibrate.cases import Host, Sample
+from meshwright.planner.calibrate.bench_layer import token_bytes
+from meshwright.planner.calibrate.cases import TENSOR_PASSES, Exchange, Host, Sample
 from meshwright.planner.calibrate.explain import of_kind
+from meshwright.planner.calibrate.group_fits import Tiers, exchange_s
 from meshwright.planner.calibrate.machine import Machine
 from meshwright.planner.importers import load_model
 
@@ -44,6 +46,25 @@ def host_profile(host: Mapping[str, float], machine: Machine) -> dict[str, float
     if "step" in host:
         found["step_fixed_s"] = host["step"]
     return found | ({"host_sync": 1.0} if machine.waits_for_host else {})
+
+
+def tensor_host(
+    host: Mapping[str, float], machine: Machine, tiers: Tiers, stack: Mapping[str, float]
+) -> dict[str, float]:
+    """Return what a pass costs more where tensor ranks split the layer, beyond its exchanges.
+
+    Both passes gather and scatter the tokens twice; a device does so while its host goes on, a CPU does not.
+    """
+    if not {*TENSOR_PASSES, "forward", "backward"} <= set(host) or "inside" not in tiers:
+        return {}
+    size, rate = token_bytes(machine.inside), stack.get("layer_rate", 1.0)
+    gather = exchange_s(Exchange("all_gather", size, machine.inside, 1), tiers) / rate
+    scatter = exchange_s(Exchange("reduce_scatter", size, machine.inside, 1), tiers) / rate
+    moved = 4 * (gather + scatter / stack.get("scatter_rate", 1.0)) if machine.waits_for_host else 0.0
+    more = sum(
+        host[split] - host[whole] for split, whole in zip(TENSOR_PASSES, ("forward", "backward"), strict=True)
+    )
+    return {"tensor_host_s": max((more - moved) / 2, 0.0)}
 
 
 def layer_launches() -> tuple[float, float]:

@@ -5,7 +5,7 @@ is split along its vocabulary, and so is the head, whose logits are gathered. Ev
 DTensor of the tensor mesh, so that optimizers see one kind of tensor.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from meshwright.planner.runtime.architecture import COLUMNS, HEAD_NORM, NORM, ROWS, Architecture
@@ -40,8 +40,7 @@ def split_over_tensor_ranks(
 
     between = Shard(1) if sequence_parallel else Replicate()
     for block in blocks:
-        for path, word in architecture.tensor.items():
-            _apply_style(block.get_submodule(path), mesh, word, between)
+        split_block(block, architecture.tensor, mesh, between)
     first, last = ends
     embedding, head = architecture.part(part, "embedding"), architecture.part(part, "head")
     tied = first and last and head.weight is embedding.weight
@@ -54,6 +53,18 @@ def split_over_tensor_ranks(
         _split_head(head, mesh)
     if tied:  # each style made a parameter of its own, both split along the vocabulary
         head.weight = embedding.weight
+
+
+def split_block(block: "nn.Module", words: Mapping[str, Any], mesh: "DeviceMesh", between: Any) -> None:
+    """Split a block's submodules in place, by :attr:`Architecture.tensor`'s words.
+
+    Parameters
+    ----------
+    between
+        How activations are placed between the split layers.
+    """
+    for path, word in words.items():
+        _apply_style(block.get_submodule(path), mesh, word, between)
 
 
 def _split_embedding(embedding: "nn.Module", mesh: "DeviceMesh", between: Any) -> None:

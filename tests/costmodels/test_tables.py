@@ -138,6 +138,22 @@ def test_ranks_of_a_tensor_group_wait_for_the_slowest_of_their_hosts(doublings: 
 
 
 @given(st.floats(0.01, 1.0))
+def test_a_split_block_costs_the_host_more_in_every_pass(seconds: float) -> None:
+    """Forward, backward and where all of it runs again; a block of one rank, embedding and head do not."""
+    one, two = make_strategies(), make_strategies(tp=2)
+    for strategies, times in ((one, 0.0), (two, 1.0)):
+        plain, split = (
+            build_tables(make_setting(layer_host_s=1.0, tensor_host_s=each, host_spread=0.0), strategies)
+            for each in (0.0, seconds)
+        )
+        ahead = (split.forward_parts - plain.forward_parts).sum(axis=-1)
+        back = (split.backward_parts - plain.backward_parts).sum(axis=-1)
+        assert ahead[0] == pytest.approx([0.0, times * seconds, 0.0])
+        again = [MODES.index(mode) for mode in ("none", "full")]
+        assert back[0, 1, again] == pytest.approx([times * seconds, 2 * times * seconds])
+
+
+@given(st.floats(0.01, 1.0))
 def test_a_hook_costs_the_host_for_each_trained_weight(seconds: float) -> None:
     """A host that is slower than the device shows in full: the block's six weights, its norms among them."""
     plain, hooked = (

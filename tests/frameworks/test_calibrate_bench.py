@@ -13,6 +13,7 @@ from meshwright.costmodels.profiles import find_profile  # noqa: E402
 from meshwright.hardware.catalogue import load_cluster  # noqa: E402
 from meshwright.planner.calibrate.bench import Bench  # noqa: E402
 from meshwright.planner.calibrate.cases import (  # noqa: E402
+    TENSOR_PASSES,
     Core,
     Exchange,
     Host,
@@ -81,3 +82,6 @@ def test_two_ranks_measure_collectives_together(tmp_path):
     cases = [s.case for s in from_lines(output.with_suffix(".samples.jsonl").read_text(), "samples")]
     assert {Exchange, Unit, Tokens} <= {type(case) for case in cases}  # among the first of any budget
     assert find_profile(str(output.with_suffix(".profile.toml"))).scatter_rate > 0
+    # distributed tensors find layouts in Python, which no other host does for nothing
+    assert {Host(what) for what in TENSOR_PASSES} <= set(cases)
+    assert find_profile(str(output.with_suffix(".profile.toml"))).tensor_host_s > 0

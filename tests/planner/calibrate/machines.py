@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from meshwright.planner.calibrate.bench_layer import token_bytes
 from meshwright.planner.calibrate.cases import (
     CPU,
     Beside,
     Case,
     Core,
+    Direction,
     Exchange,
     Host,
     Product,
@@ -45,6 +47,8 @@ MEMORY = 12e9
 PEAK = 8e10
 RATE = 2e9
 LATENCY = 1e-4
+SPLIT_S = 5e-3
+"""What a layer's pass costs the host more where tensor ranks split it."""
 SLOW = {"gather": 2.0, "scatter": 8.0, "reduce": 2.0}
 """Times of a unit over that of a plain gather: FSDP2 copies, the backend scatters slowly, reduces quickly."""
 
@@ -56,13 +60,21 @@ def seconds(case: Case) -> float:
         Stream: lambda: _stream(case),
         Core: lambda: CALL_S + _core_flops(case) / (0.5 * PEAK),
         Update: lambda: 1e-3 + 24.0 * case.elements / (0.5 * MEMORY),
-        Host: lambda: {"operator": CALL_S, "forward": 1e-3, "backward": 2e-3, "step": 1e-3}[case.what],
+        Host: lambda: _host(case),
         Exchange: lambda: _exchange(case),
         Unit: lambda: _exchange(Exchange("all_gather", case.tensor_bytes, 2, 1)) * SLOW[case.work],
         Tokens: lambda: _exchange(Exchange("all_gather", case.tensor_bytes, 2, 1)) * SLOW[case.direction] / 2,
         Beside: lambda: {"product": 3.0, "collective": 2.0, "both": 4.0}[case.part],
     }
     return by_kind[type(case)]()
+
+
+def _host(case: Host) -> float:
+    """Return a host's time; a layer split in two gathers and scatters its tokens twice a pass."""
+    ways: tuple[Direction, ...] = ("gather", "scatter")
+    split = SPLIT_S + sum(2 * seconds(Tokens(way, token_bytes(2), 2)) for way in ways)
+    own = {"operator": CALL_S, "forward": 1e-3, "backward": 2e-3, "step": 1e-3}
+    return own[case.what.removeprefix("tensor_")] + split * case.what.startswith("tensor_")
 
 
 def _stream(case: Stream) -> float:

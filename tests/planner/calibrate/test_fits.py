@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.calibrate.cases import Beside, Exchange, Host, Product, Sample, Stream, Unit, Update
+from meshwright.planner.calibrate.cases import (
+    TENSOR_PASSES,
+    Beside,
+    Exchange,
+    Host,
+    Product,
+    Sample,
+    Stream,
+    Unit,
+    Update,
+)
 from meshwright.planner.calibrate.fits import fitted
 from meshwright.planner.calibrate.host_fits import layer_launches
 from tests.planner.calibrate.machines import (
@@ -16,6 +26,7 @@ from tests.planner.calibrate.machines import (
     MEMORY,
     PEAK,
     RATE,
+    SPLIT_S,
     samples,
 )
 
@@ -64,6 +75,21 @@ def test_the_host_s_times_are_calls_and_what_a_layer_takes_beyond_them(found):
     assert layer + ahead * CALL_S == pytest.approx(1e-3)
     assert layer + back * found.profile["backward_host_s"] == pytest.approx(2e-3)
     assert found.profile["step_fixed_s"] == pytest.approx(1e-3)
+
+
+def test_a_split_layer_s_time_is_the_host_s_beyond_its_exchanges(found):
+    assert found.profile["tensor_host_s"] == pytest.approx(SPLIT_S, rel=0.05)
+    alone = [s for s in samples() if getattr(s.case, "what", None) not in TENSOR_PASSES]
+    assert "tensor_host_s" not in fitted(alone, MACHINE).profile
+
+
+def test_a_split_layer_that_is_no_slower_costs_the_host_nothing_more():
+    def quick(sample: Sample) -> Sample:
+        return replace(
+            sample, seconds=sample.seconds / (100 if sample.case in map(Host, TENSOR_PASSES) else 1)
+        )
+
+    assert fitted(samples(alter=quick), MACHINE).profile["tensor_host_s"] == 0
 
 
 def test_a_cpu_waits_for_everything_and_a_gpu_has_its_overlap_measured(found):
