@@ -2,11 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import Field, fields, replace
-from math import isfinite, prod
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,19 +13,16 @@ from hypothesis import strategies as st
 
 from benchmarks import measured, row_settings
 from benchmarks.measured_prices import Priced, express, price_rows
-from benchmarks.row_cluster import cluster_of, most_cubic, network_bytes_per_s
-from benchmarks.row_fields import CHOICES, WORDS
-from benchmarks.row_machine import MACHINES, find_machine
+from benchmarks.row_fields import WORDS
 from benchmarks.row_model import NotExpressibleError, graph_of
 from benchmarks.row_profile import profile_of
 from benchmarks.row_settings import recompute_of
 from benchmarks.row_strategy import _stages, micro_batches_of
-from benchmarks.rows import BUILT_IN, Row, RowError, features, read_rows, row_from
+from benchmarks.rows import Row, features
 from meshwright.costmodels.profiles import find_profile
-from meshwright.hardware.units import GIGA, gbit_per_s_to_bytes_per_s
+from meshwright.hardware.units import GIGA
+from tests.benchmarks.cases import PLAIN, ROWS, line
 
-ROWS = {row.id: row for row in read_rows()}
-PLAIN = ROWS["dgxc_v24111_llama31_405b_bf16_32"]
 SAMPLE = (
     "vtrain_single_0001",
     "sc21_t1_1.7b_32",
@@ -39,88 +35,6 @@ SAMPLE = (
     "fsdpq-001",
     "maxtext-012",
 )
-
-
-def test_the_data_holds_what_its_page_says() -> None:
-    rows = ROWS.values()
-    assert len(rows) == 2941
-    assert sum(r.outcome == "oom" for r in rows) == 523
-    assert sum(r.peak_memory_gib is not None for r in rows) == 342
-    assert all(r.source and r.ref for r in rows)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"gpus": 8}, "'gpus' is not a field"),
-        ({"tp": 0}, "tp is 0"),
-        ({"tp": True}, "tp is True"),
-        ({"step_time_s": -1.0}, "step_time_s is -1.0"),
-        ({"outcome": "crash"}, "outcome is 'crash'; allowed: ok, oom"),
-        ({"ref": None}, "ref is None"),
-        ({"moe": "8x7B"}, "moe is '8x7B'; allowed: object or null"),
-        ({"extra": [1]}, "extra is [1]; allowed: object or null"),
-        ({"accelerator": ["x"]}, "accelerator is ['x']; allowed: text or null"),
-        ({"precision": 5}, "precision is 5; allowed: text or null"),
-        ({"year": "2024"}, "year is '2024'; allowed: positive integer or null"),
-        ({"layers": 24.5}, "layers is 24.5; allowed: positive integer or null"),
-        ({"params_b": float("nan")}, "params_b is nan; allowed: positive number or null"),
-        ({"tp": 10**12}, "tp is 1000000000000; allowed: positive integer or null (below 1,000,000,000,000)"),
-        ({"notes": None}, "notes is None; allowed: text"),
-        ({"flash_attention": "yes"}, "flash_attention is 'yes'; allowed: true or false or null"),
-        ({"flash_attention": 1}, "flash_attention is 1; allowed: true or false"),
-        ({"recompute": {}}, "recompute is {}; allowed: text or null"),
-        ({"trust": "D"}, "trust is 'D'; allowed: A, B, C"),
-        ({"extra": {"recipe": 3}}, "extra: recipe is 3; allowed: text"),
-        ({"extra": {"recompute_modules": [1]}}, "extra: recompute_modules is [1]; allowed: list of texts"),
-        ({"extra": {"cpu_offloading_num_layers": "2"}}, "extra: cpu_offloading_num_layers is '2'"),
-    ],
-)
-def test_a_wrong_row_is_refused_by_name(change: dict[str, object], said: str) -> None:
-    values = {"id": "a", "family": "f", "source": "s", "ref": "r", "model_name": "m"}
-    with pytest.raises(RowError) as caught:
-        row_from(values | {"framework": "x", "outcome": "ok"} | change, "here")
-    assert said in str(caught.value)
-
-
-@pytest.mark.parametrize("field", fields(Row), ids=lambda field: field.name)
-@pytest.mark.parametrize("value", [[3], True, "?", -1, 2.5, {"a": 1}], ids=repr)
-def test_a_field_holds_what_its_type_says_or_is_refused(field: Field[object], value: object) -> None:
-    hint = get_type_hints(Row)[field.name]
-    kinds = [get_origin(kind) or kind for kind in (get_args(hint) or (hint,))]
-    legal = type(value) in kinds or (isinstance(value, dict) and Mapping in kinds)
-    values = {"id": "a", "family": "f", "source": "s", "ref": "r", "model_name": "m", "framework": "x"}
-    try:
-        row = row_from(values | {"outcome": "ok", field.name: value})
-    except RowError as error:
-        assert f"{field.name} is" in str(error)
-        assert not legal or value == -1 or field.name in CHOICES
-    else:
-        assert legal
-        assert getattr(row, field.name) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "said"), [("{", "not JSON"), ("[]", "object is expected"), ("[" * 100_000, "not JSON")]
-)
-def test_a_wrong_line_is_told_with_its_number(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text(f"\n{text}\n", encoding="utf-8")
-    with pytest.raises(RowError) as caught:
-        read_rows(file)
-    assert "line 2" in str(caught.value)
-    assert said in str(caught.value)
-
-
-def test_an_id_stands_once(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text(f"{_line(PLAIN)}\n{_line(PLAIN)}\n", encoding="utf-8")
-    with pytest.raises(RowError, match="stands twice"):
-        read_rows(file)
-
-
-def _line(row: Row) -> str:
-    return json.dumps({name: getattr(row, name) for name in Row.__slots__})
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -198,39 +112,6 @@ def test_a_setting_in_unknown_words_counts_as_not_stated(name: str) -> None:
     silent, odd = (express(replace(PLAIN, **{name: said})) for said in (None, "spiral"))
     assert odd.plan == silent.plan
     assert any(note.startswith(f"{name} is 'spiral'") for note in odd.assumptions)
-
-
-@pytest.mark.parametrize(
-    ("printed", "accelerator"),
-    [
-        ("NVIDIA H800 SXM5 80GB", "h800-sxm"),
-        ("H100-PCIe-80GB", "h100-pcie"),
-        ("GeForce RTX 5090", "rtx-5090"),
-        ("L40S 48GB", "l40s"),
-        ("AMD Instinct MI250", "mi250x"),
-        ("TPU v6e", "tpu-v6e"),
-    ],
-)
-def test_an_accelerator_is_found_under_other_names(printed: str, accelerator: str) -> None:
-    row = replace(PLAIN, accelerator=printed, num_gpus=16, gpus_per_node=8)
-    cluster, assumed = cluster_of(row)
-    assert cluster.accelerator.name == accelerator
-    assert cluster.num_devices == 16
-    assert any(accelerator in note for note in assumed)
-
-
-def test_an_accelerator_like_none_of_the_catalogue_is_a_reason() -> None:
-    assert find_machine("abacus") is None
-    with pytest.raises(NotExpressibleError, match="abacus"):
-        cluster_of(replace(PLAIN, accelerator="abacus"))
-
-
-def test_bare_devices_of_several_hosts_have_a_network_between_them() -> None:
-    row = replace(PLAIN, accelerator="rtx3090", num_gpus=16, gpus_per_node=4, inter_bw_note=None)
-    cluster, _ = cluster_of(row)
-    assert cluster.devices_per_host == 4
-    assert cluster.tiers[-1].fan_out == 4
-    assert cluster.tiers[-1].bandwidth_bytes_per_s < cluster.tiers[0].bandwidth_bytes_per_s
 
 
 @pytest.mark.parametrize(
@@ -360,51 +241,6 @@ def test_torchtitan_recomputes_by_operators_where_its_row_says_nothing() -> None
     assert recompute_of(replace(row, framework="Megatron-Core"), 4)[0] == ("none",) * 4
 
 
-def test_every_named_machine_gives_the_devices_that_a_row_uses() -> None:
-    seen = {
-        (r.accelerator, r.num_gpus, r.gpus_per_node): r for r in ROWS.values() if r.accelerator in MACHINES
-    }
-    assert {name for name, _, _ in seen} == set(MACHINES)
-    for (_, devices, _), row in seen.items():
-        cluster, _ = cluster_of(row)
-        assert devices is None or cluster.num_devices == devices
-        assert prod(t.fan_out for t in cluster.tiers) == cluster.num_devices
-
-
-@pytest.mark.parametrize(
-    ("note", "per_node", "gbit_per_s"),
-    [
-        ("8x 400 Gb/s NDR InfiniBand per node", 8, 400),
-        ("1600 Gbps/node RoCE", 8, 200),
-        ("4 x 100 Gb RoCE per node", 8, 50),
-        ("400 Gb/s RDMA per GPU", 8, 400),
-        ("Eos DGX H100 SuperPOD, NDR400 per GPU", 8, 400),
-        ("800 Gb/s RDMA per node", 4, 200),
-    ],
-)
-def test_a_printed_network_is_a_devices_share(note: str, per_node: int, gbit_per_s: float) -> None:
-    assert network_bytes_per_s(note, per_node) == gbit_per_s_to_bytes_per_s(gbit_per_s)
-
-
-@pytest.mark.parametrize("note", [None, "DGX SuperPOD InfiniBand", "RoCE RDMA between up to 4 nodes"])
-def test_a_network_without_a_figure_is_the_catalogues(note: str | None) -> None:
-    assert network_bytes_per_s(note, 8) is None
-
-
-def test_the_printed_network_is_the_one_that_is_priced() -> None:
-    fast, _ = cluster_of(replace(PLAIN, inter_bw_note=None))
-    slow, _ = cluster_of(replace(PLAIN, inter_bw_note="100 Gb/s per GPU"))
-    assert slow.tiers[-1].bandwidth_bytes_per_s == fast.tiers[-1].bandwidth_bytes_per_s / 4
-
-
-@given(chips=st.integers(1, 4096), limits=st.lists(st.integers(1, 16), min_size=1, max_size=3))
-def test_a_slice_has_its_chips_within_the_pod(chips: int, limits: list[int]) -> None:
-    shape = most_cubic(chips, tuple(limits))
-    if shape is not None:
-        assert prod(shape) == chips
-        assert all(a <= b for a, b in zip(shape, limits, strict=True))
-
-
 @given(batch=st.integers(1, 5000), dp=st.integers(1, 512), size=st.integers(1, 64))
 def test_the_last_micro_batch_may_be_smaller(batch: int, dp: int, size: int) -> None:
     row = replace(PLAIN, micro_batch=size)
@@ -462,7 +298,7 @@ def test_a_metric_sees_what_it_can() -> None:
 def test_the_command_tells_errors_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
     lost = replace(PLAIN, id="lost", accelerator=None)
-    file.write_text(f"{_line(PLAIN)}\n{_line(lost)}\n", encoding="utf-8")
+    file.write_text(f"{line(PLAIN)}\n{line(lost)}\n", encoding="utf-8")
     measured.main([str(file), "--rows", str(out)])
     text = capsys.readouterr().out
     assert "accelerator not stated" in text
@@ -479,8 +315,3 @@ def test_a_file_that_is_none_ends_with_a_message(capsys: pytest.CaptureFixture[s
         measured.main(["no-such-file.jsonl"])
     assert caught.value.code == 2
     assert "cannot be read" in capsys.readouterr().err
-
-
-def test_the_built_in_rows_are_carried_compressed() -> None:
-    assert BUILT_IN.suffix == ".xz"
-    assert BUILT_IN.stat().st_size < 200_000

@@ -1,0 +1,92 @@
+"""The cluster of a published run: its accelerator, its machine, and the network that its row prints."""
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.row_cluster import cluster_of, most_cubic, network_bytes_per_s
+from benchmarks.row_machine import MACHINES, find_machine
+from benchmarks.row_model import NotExpressibleError
+from meshwright.hardware.units import gbit_per_s_to_bytes_per_s
+from tests.benchmarks.cases import PLAIN, ROWS
+
+
+@pytest.mark.parametrize(
+    ("printed", "accelerator"),
+    [
+        ("NVIDIA H800 SXM5 80GB", "h800-sxm"),
+        ("H100-PCIe-80GB", "h100-pcie"),
+        ("GeForce RTX 5090", "rtx-5090"),
+        ("L40S 48GB", "l40s"),
+        ("AMD Instinct MI250", "mi250x"),
+        ("TPU v6e", "tpu-v6e"),
+    ],
+)
+def test_an_accelerator_is_found_under_other_names(printed: str, accelerator: str) -> None:
+    row = replace(PLAIN, accelerator=printed, num_gpus=16, gpus_per_node=8)
+    cluster, assumed = cluster_of(row)
+    assert cluster.accelerator.name == accelerator
+    assert cluster.num_devices == 16
+    assert any(accelerator in note for note in assumed)
+
+
+def test_an_accelerator_like_none_of_the_catalogue_is_a_reason() -> None:
+    assert find_machine("abacus") is None
+    with pytest.raises(NotExpressibleError, match="abacus"):
+        cluster_of(replace(PLAIN, accelerator="abacus"))
+
+
+def test_bare_devices_of_several_hosts_have_a_network_between_them() -> None:
+    row = replace(PLAIN, accelerator="rtx3090", num_gpus=16, gpus_per_node=4, inter_bw_note=None)
+    cluster, _ = cluster_of(row)
+    assert cluster.devices_per_host == 4
+    assert cluster.tiers[-1].fan_out == 4
+    assert cluster.tiers[-1].bandwidth_bytes_per_s < cluster.tiers[0].bandwidth_bytes_per_s
+
+
+def test_every_named_machine_gives_the_devices_that_a_row_uses() -> None:
+    seen = {
+        (r.accelerator, r.num_gpus, r.gpus_per_node): r for r in ROWS.values() if r.accelerator in MACHINES
+    }
+    assert {name for name, _, _ in seen} == set(MACHINES)
+    for (_, devices, _), row in seen.items():
+        cluster, _ = cluster_of(row)
+        assert devices is None or cluster.num_devices == devices
+        assert prod(t.fan_out for t in cluster.tiers) == cluster.num_devices
+
+
+@pytest.mark.parametrize(
+    ("note", "per_node", "gbit_per_s"),
+    [
+        ("8x 400 Gb/s NDR InfiniBand per node", 8, 400),
+        ("1600 Gbps/node RoCE", 8, 200),
+        ("4 x 100 Gb RoCE per node", 8, 50),
+        ("400 Gb/s RDMA per GPU", 8, 400),
+        ("Eos DGX H100 SuperPOD, NDR400 per GPU", 8, 400),
+        ("800 Gb/s RDMA per node", 4, 200),
+    ],
+)
+def test_a_printed_network_is_a_devices_share(note: str, per_node: int, gbit_per_s: float) -> None:
+    assert network_bytes_per_s(note, per_node) == gbit_per_s_to_bytes_per_s(gbit_per_s)
+
+
+@pytest.mark.parametrize("note", [None, "DGX SuperPOD InfiniBand", "RoCE RDMA between up to 4 nodes"])
+def test_a_network_without_a_figure_is_the_catalogues(note: str | None) -> None:
+    assert network_bytes_per_s(note, 8) is None
+
+
+def test_the_printed_network_is_the_one_that_is_priced() -> None:
+    fast, _ = cluster_of(replace(PLAIN, inter_bw_note=None))
+    slow, _ = cluster_of(replace(PLAIN, inter_bw_note="100 Gb/s per GPU"))
+    assert slow.tiers[-1].bandwidth_bytes_per_s == fast.tiers[-1].bandwidth_bytes_per_s / 4
+
+
+@given(chips=st.integers(1, 4096), limits=st.lists(st.integers(1, 16), min_size=1, max_size=3))
+def test_a_slice_has_its_chips_within_the_pod(chips: int, limits: list[int]) -> None:
+    shape = most_cubic(chips, tuple(limits))
+    if shape is not None:
+        assert prod(shape) == chips
+        assert all(a <= b for a, b in zip(shape, limits, strict=True))
