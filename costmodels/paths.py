@@ -1,8 +1,8 @@
 """Paths through a schedule: lower bounds on its simulated time that are linear in the times of the chunks.
 
-A *path* is a chain of dependent operations; its length never exceeds the simulated time of the event at its
-end, whatever the times of the chunks are. A path that is critical for some times attains it there, so that
-"event >= path" is an exact cut at that point.
+A *path* is a chain of dependent operations to the last one of a rank; its length never exceeds the simulated
+time at which that ends, whatever the times of the chunks are. A path that is critical for some times attains
+it there, so that "end >= path" is an exact cut at that point.
 """
 
 from collections.abc import Iterable
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.pipeline import EVENTS, Event, durations, rows_at_once, run
+from meshwright.costmodels.pipeline import durations, rows_at_once, run
 from meshwright.costmodels.schedule import NUM_KINDS, StaticSchedule
 
 
 @dataclass(frozen=True)
 class Path:
-    """A chain of dependent operations that leads to an event on a rank.
+    """A chain of dependent operations that leads to the last one of a rank.
 
     Attributes
     ----------
@@ -27,9 +27,8 @@ class Path:
         ``(chunks,)`` as tuples: passes of each chunk on the chain.
     transfers
         Transfers between ranks on the chain.
-    rank, event
-        What the chain leads to: the ``end`` of the rank's last operation, or the start of its last backward
-        (or weight pass, where these are apart).
+    rank
+        The rank whose last operation ends the chain.
     """
 
     forward_counts: tuple[int, ...]
@@ -37,7 +36,6 @@ class Path:
     weight_counts: tuple[int, ...]
     transfers: int
     rank: int
-    event: Event
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -52,7 +50,7 @@ def path_length(
     transfer_s: ArrayLike,
     weight_s: ArrayLike = 0.0,
 ) -> FloatArray:
-    """Seconds along a path, ``(...)``; never more than the simulated time of its event.
+    """Seconds along a path, ``(...)``; never more than the simulated end of its rank.
 
     Times broadcast as in `meshwright.costmodels.pipeline.simulate`.
     """
@@ -70,32 +68,18 @@ def _binding(schedule: StaticSchedule, end: FloatArray, transfer: float) -> list
     return binding
 
 
-def _backtrack(schedule: StaticSchedule, binding: list[int], rank: int, event: Event) -> Path:
-    """Follow binding predecessors from an event to the start of the step."""
-    at = int(schedule.last_operation(None if event == "end" else schedule.last_kind)[rank])
+def _backtrack(schedule: StaticSchedule, binding: list[int], rank: int) -> Path:
+    """Follow binding predecessors from the last operation of a rank to the start of the step."""
+    at = int(schedule.last_operation()[rank])
     chain = [at]
     while (at := binding[at]) >= 0:
         chain.append(at)
     chained = np.array(chain)
     by_data = schedule.data[chained[:-1]] == chained[1:]
-    counted = chained if event == "end" else chained[1:]
-    counts = np.bincount(schedule.passes[counted], minlength=NUM_KINDS * schedule.num_chunks)
+    counts = np.bincount(schedule.passes[chained], minlength=NUM_KINDS * schedule.num_chunks)
     forward, backward, weight = counts.reshape(NUM_KINDS, schedule.num_chunks).tolist()
     transfers = int((by_data & schedule.crosses[chained[:-1]]).sum())
-    return Path(tuple(forward), tuple(backward), tuple(weight), transfers, rank, event)
-
-
-def critical_path(
-    schedule: StaticSchedule,
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-    transfer_s: float,
-    rank: int,
-    event: Event = "end",
-    weight_s: ArrayLike = 0.0,
-) -> Path:
-    """The path whose length is the simulated time of an event on a rank, for one set of times."""
-    return critical_paths(schedule, forward_s, backward_s, transfer_s, [rank], event, weight_s)[0]
+    return Path(tuple(forward), tuple(backward), tuple(weight), transfers, rank)
 
 
 def critical_paths(
@@ -104,14 +88,13 @@ def critical_paths(
     backward_s: ArrayLike,
     transfer_s: float,
     ranks: Iterable[int] | None = None,
-    event: Event = "end",
     weight_s: ArrayLike = 0.0,
 ) -> list[Path]:
-    """The critical path of one set of times to an event on each of some ranks (all), from one simulation."""
+    """The critical path of one set of times to the end of each of some ranks (all), from one simulation."""
     seconds, transfer, _ = durations(schedule, forward_s, backward_s, transfer_s, weight_s)
     end = run(schedule, seconds, transfer)
     binding = _binding(schedule, end[:, 0], float(transfer[0]))
-    return [_backtrack(schedule, binding, r, event) for r in (range(schedule.pp) if ranks is None else ranks)]
+    return [_backtrack(schedule, binding, r) for r in (range(schedule.pp) if ranks is None else ranks)]
 
 
 _BACKWARD_WORK = 2.0
@@ -124,10 +107,10 @@ waited for by itself: their critical paths differ."""
 
 
 def _undominated(paths: list[Path]) -> list[Path]:
-    """Paths that no other path to the same event matches or exceeds in every count."""
+    """Paths that no other path to the same rank matches or exceeds in every count."""
     kept = []
-    for where in sorted({(path.rank, path.event) for path in paths}):
-        group = list(dict.fromkeys(path for path in paths if (path.rank, path.event) == where))
+    for rank in sorted({path.rank for path in paths}):
+        group = list(dict.fromkeys(path for path in paths if path.rank == rank))
         table = np.array([path.counts for path in group])
         covered = [np.all(table >= row, axis=1).sum() > 1 for row in table]
         kept += [path for path, is_covered in zip(group, covered, strict=True) if not is_covered]
@@ -138,9 +121,9 @@ def _undominated(paths: list[Path]) -> list[Path]:
 def base_paths(schedule: StaticSchedule) -> tuple[Path, ...]:
     """Few strong paths to start a makespan model from, the same for any times.
 
-    They are critical when all chunks are equal, for both events of every rank, and when one rank is slower
-    than the rest, for both events of that rank, of rank 0, which ends last where chunk 0 lives there, and of
-    the last rank where weight passes follow the last backward.
+    They are critical when all chunks are equal, for every rank, and when one rank is slower than the rest,
+    for that rank, for rank 0, which ends last where chunk 0 lives there, and for the last rank where weight
+    passes follow the last backward.
     """
     ranks, apart = np.arange(schedule.pp), _BACKWARD_WORK / 2 if schedule.split else 0.0
     chosen = schedule.rank_of_chunk == ranks[:, None]
@@ -157,7 +140,7 @@ def base_paths(schedule: StaticSchedule) -> tuple[Path, ...]:
             own = int(schedule.rank_of_chunk[row.argmax()])
             last = {schedule.pp - 1} if schedule.split else set()
             where = ranks.tolist() if np.ptp(row) == 0 else sorted({0, own} | last)
-            paths += [_backtrack(schedule, binding, rank, event) for rank in where for event in EVENTS]
+            paths += [_backtrack(schedule, binding, rank) for rank in where]
     return tuple(_undominated(paths))
 
 
@@ -189,8 +172,8 @@ class PathTable:
 
 @lru_cache(maxsize=256)
 def base_table(schedule: StaticSchedule) -> PathTable:
-    """The `base_paths` to the ends of ranks."""
-    paths = [path for path in base_paths(schedule) if path.event == "end"]
+    """The `base_paths` as arrays."""
+    paths = base_paths(schedule)
     return PathTable(
         forward_counts=np.array([p.forward_counts for p in paths], dtype=np.float64),
         backward_counts=np.array([p.backward_counts for p in paths], dtype=np.float64),

@@ -9,7 +9,6 @@ two micro-batches that run beside each other on one rank (DualPipe's overlapped 
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,9 +16,6 @@ from numpy.typing import ArrayLike
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.schedule import NUM_KINDS, StaticSchedule
 from meshwright.hardware.errors import MeshwrightError
-
-Event: TypeAlias = Literal["end", "last_backward_start"]
-EVENTS: tuple[Event, ...] = get_args(Event)
 
 _BLOCK_ELEMENTS = 1 << 22
 """Operation times held at once (32 MiB); a larger batch is simulated block by block."""

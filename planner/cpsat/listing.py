@@ -115,7 +115,7 @@ class Listing:
 
     def __init__(self, task: MeshTask, schedule: StaticSchedule, stages: list[Stages]) -> None:
         self.task, self.schedule, self.stages = task, schedule, stages
-        self.paths: list[Path] = [p for p in base_paths(schedule) if p.event == "end"]
+        self.paths: list[Path] = list(base_paths(schedule))
         self.transfer_s = float(task.tables.transfer_s[0])
         self.fixed_s = float(task.setting.profile.step_fixed_s)
 

@@ -135,8 +135,7 @@ class MeshSolver:
         self.constraints.add_all()
         self.objective = Objective(self.variables, self.scaled, self.scaled.floor_time(cutoff_s))
         for path in base_paths(self.schedule):
-            if path.event == "end":
-                self.objective.cut(path)
+            self.objective.cut(path)
 
     def solve(
         self,

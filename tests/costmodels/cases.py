@@ -12,12 +12,15 @@ from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.roofline import device_rates
+from meshwright.costmodels.schedule import legal
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.spec import Cluster
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec
 
+ROUNDING = 1 + 1e-12
+"""Sums in another order differ by less."""
 SMALL = DecoderSpec(hidden=256, layers=6, heads=8, kv_heads=4, head_dim=32, ffn=512, vocab=1000)
 
 
@@ -80,3 +83,8 @@ def even_counts(spec: DecoderSpec, chunks: int, mode: str = "none", width: int |
         block = 0 < layer < len(order) - 1
         table[0, layer * chunks // len(order), kind, MODES.index(mode) if block else 0] += 1
     return table
+
+
+def smallest_vpp(name: str) -> int:
+    """Return one chunk a rank where the schedule allows it, else two."""
+    return 1 if legal(name, 8, 1, 32) is None else 2

@@ -6,14 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.disciplines import DISCIPLINES
-from meshwright.costmodels.paths import base_paths, base_table, critical_path, critical_paths, path_length
-from meshwright.costmodels.pipeline import EVENTS, simulate
-from meshwright.costmodels.pipeline_bounds import uniform_bound
-from meshwright.costmodels.schedule import BACKWARD, FORWARD, WEIGHT, build, legal, names
-from meshwright.hardware.errors import MeshwrightError, UnknownNameError
-from tests.strategies import schedules, seconds, timed_schedules
-
-ROUNDING = 1 + 1e-12
+from meshwright.costmodels.pipeline import simulate
+from meshwright.costmodels.schedule import BACKWARD, FORWARD, WEIGHT, build
+from meshwright.hardware.errors import MeshwrightError
+from tests.costmodels.cases import ROUNDING, smallest_vpp
+from tests.strategies import seconds, timed_schedules
 
 
 def oracle(schedule, forward_s, backward_s, transfer_s, weight_s):
@@ -57,10 +54,6 @@ def oracle(schedule, forward_s, backward_s, transfer_s, weight_s):
                 done[queue.pop(0)] = clock[rank]
                 last_start[rank] = start if kind == final else last_start[rank]
     return clock, last_start
-
-
-def events_of(times):
-    return dict(zip(EVENTS, (times.end_s, times.last_backward_start_s), strict=True))
 
 
 @given(timed_schedules())
@@ -192,169 +185,6 @@ def test_refusals_name_the_field(times, words):
     assert all(word in str(error.value) for word in words)
 
 
-@given(timed_schedules(), st.data())
-def test_a_critical_path_is_as_long_as_the_event_is_late(case, data):
-    schedule, *times = case
-    simulated = events_of(simulate(schedule, *times))
-    for event in EVENTS:
-        rank = data.draw(st.integers(0, schedule.pp - 1))
-        path = critical_path(schedule, *times[:3], rank, event, times[3])
-        assert (path.rank, path.event) == (rank, event)
-        assert path_length(path, *times) == pytest.approx(simulated[event][rank], rel=1e-12)
-
-
-@given(timed_schedules(), st.data())
-def test_a_path_that_is_critical_somewhere_is_a_bound_everywhere(case, data):
-    schedule, *times = case
-    n = schedule.num_chunks
-    forward_s, backward_s, weight_s = (
-        np.array(data.draw(st.lists(seconds(), min_size=n, max_size=n))) for _ in range(3)
-    )
-    path = critical_path(
-        schedule,
-        forward_s,
-        backward_s,
-        data.draw(seconds()),
-        data.draw(st.integers(0, schedule.pp - 1)),
-        weight_s=schedule.split * weight_s,
-    )
-    assert path_length(path, *times) <= simulate(schedule, *times).end_s[path.rank] * ROUNDING
-
-
-@given(timed_schedules())
-def test_base_paths_are_bounds_for_any_times(case):
-    schedule, *times = case
-    simulated = events_of(simulate(schedule, *times))
-    for path in base_paths(schedule):
-        assert path_length(path, *times) <= simulated[path.event][path.rank] * ROUNDING
-
-
-@given(schedules(), seconds())
-def test_base_paths_are_few_and_exact_for_equal_chunks(schedule, unit):
-    paths = base_paths(schedule)
-    assert len(set(paths)) == len(paths) <= (14 if schedule.split else 10) * schedule.pp
-    times = unit, unit * (1 if schedule.split else 2), unit / 100, unit * schedule.split
-    simulated = events_of(simulate(schedule, *times))
-    for event in EVENTS:
-        for rank in range(schedule.pp):
-            longest = max(path_length(p, *times) for p in paths if (p.rank, p.event) == (rank, event))
-            assert longest == pytest.approx(simulated[event][rank], rel=1e-12)
-
-
-@given(timed_schedules())
-def test_a_table_of_paths_has_their_lengths(case):
-    schedule, *times = case
-    ends = [path for path in base_paths(schedule) if path.event == "end"]
-    table = base_table(schedule)
-    forward, backward, weight = (np.broadcast_to(times[i], schedule.num_chunks) for i in (0, 1, 3))
-    lengths = table.lengths(forward, backward, float(times[2]), weight)
-    assert lengths == pytest.approx(np.array([float(path_length(path, *times)) for path in ends]), rel=1e-12)
-    assert table.rank.tolist() == [path.rank for path in ends]
-
-
-@given(timed_schedules())
-def test_one_simulation_tells_the_critical_paths_of_all_ranks(case):
-    schedule, forward_s, backward_s, transfer_s, weight_s = case
-    together = critical_paths(schedule, forward_s, backward_s, transfer_s, weight_s=weight_s)
-    end_s = simulate(schedule, forward_s, backward_s, transfer_s, weight_s).end_s
-    for rank, path in enumerate(together):
-        assert path == critical_path(schedule, forward_s, backward_s, transfer_s, rank, weight_s=weight_s)
-        length = path_length(path, forward_s, backward_s, transfer_s, weight_s)
-        assert length == pytest.approx(end_s[rank], rel=1e-12)
-
-
-def smallest_vpp(name):
-    """One chunk a rank where the schedule allows it, else two."""
-    return 1 if legal(name, 8, 1, 32) is None else 2
-
-
-@pytest.mark.parametrize("name", names())
-def test_base_paths_come_within_three_percent_of_nearly_equal_chunks(name):
-    """What makes them worth starting from: stages that a planner balances differ by some percent."""
-    schedule = build(name, 8, smallest_vpp(name), 32)
-    forward_s = 1 + 0.1 * np.random.default_rng(1).random((50, schedule.num_chunks))
-    apart = 1.0 if schedule.split else 0.0
-    times = forward_s, (2 - apart) * forward_s, 0.02, apart * forward_s
-    end_s = simulate(schedule, *times).end_s
-    for rank in {0, 7} if schedule.split else {0}:
-        own = [path_length(p, *times) for p in base_paths(schedule) if (p.rank, p.event) == (rank, "end")]
-        assert (np.max(own, axis=0) >= (0.97 if name == "v_min" else 0.98) * end_s[:, rank]).all()
-
-
-def test_path_lengths_broadcast():
-    path = base_paths(build("1f1b", 2, 1, 3))[0]
-    batch = path_length(path, np.ones((5, 2)), 2.0 * np.ones((4, 1, 2)), np.zeros(5))
-    assert batch.shape == (4, 5)
-    assert (batch == path_length(path, 1, 2, 0)).all()
-
-
-@given(timed_schedules())
-def test_no_split_of_the_work_beats_the_closed_form(case):
-    schedule, forward_s, backward_s, transfer_s, weight_s = case
-    work = forward_s + backward_s + weight_s
-    fraction = max((f / w for f, w in zip(forward_s, work, strict=True) if w), default=0.0)
-    sizes = schedule.name, schedule.pp, schedule.vpp, schedule.num_microbatches
-    makespan_s = simulate(*case).makespan_s
-    for weight in (weight_s.sum(), 2 * weight_s.sum(), np.inf):
-        bound_s = uniform_bound(*sizes, work.sum(), fraction, transfer_s, weight)
-        assert bound_s <= makespan_s * ROUNDING
-
-
-def cheapest_makespan_s(schedule, fraction, rounds=60, candidates=200):
-    """The least makespan that a random search over splits of one second of work finds."""
-    random = np.random.default_rng(5)
-    best, step, makespan_s = np.ones(schedule.num_chunks), 0.5, np.inf
-    for _ in range(rounds):
-        work = best * np.exp(step * random.standard_normal((candidates, schedule.num_chunks)))
-        work[0] = best
-        work /= work.sum(axis=1, keepdims=True)
-        makespans_s = simulate(schedule, fraction * work, (1 - fraction) * work, 0).makespan_s
-        winner = makespans_s.argmin()
-        step *= 0.9 if winner == 0 else 1
-        best, makespan_s = work[winner], makespans_s[winner]
-    return makespan_s
-
-
-@pytest.mark.parametrize(
-    "sizes", [("1f1b", 4, 1, 4), ("1f1b", 8, 1, 8), ("interleaved", 4, 2, 4), ("interleaved", 2, 4, 5)]
-)
-def test_a_search_for_the_cheapest_split_beats_the_textbook_but_not_the_closed_form(sizes):
-    """With few micro-batches unequal stages are faster than equal ones: (m + (p - 1) / v) / p is no bound."""
-    name, pp, vpp, m = sizes
-    cheapest_s = cheapest_makespan_s(build(*sizes), 1 / 3)
-    assert uniform_bound(name, pp, vpp, m, 1.0, 1 / 3) <= cheapest_s < (m + (pp - 1) / vpp) / pp
-
-
-@given(st.integers(1, 8), st.integers(1, 24), seconds(max_s=0.5))
-def test_the_closed_form_is_exact_for_gpipe(pp, m, transfer_s):
-    """No split beats equal stages under GPipe, and the bound says by how much they take longer than ideal."""
-    bound_s = uniform_bound("gpipe", pp, 1, m, 3.0 * pp, 1.0, transfer_s)
-    assert bound_s == pytest.approx(simulate(build("gpipe", pp, 1, m), 1, 2, transfer_s).makespan_s)
-
-
-@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved", 2), ("interleaved", 4)])
-def test_the_closed_form_counts_part_of_the_bubble(name, vpp):
-    pp, m = 8, 32
-    ideal_s = m * 3.0
-    bound_s = uniform_bound(name, pp, vpp, m, 3.0 * pp, 1 / 3)
-    simulated_s = simulate(build(name, pp, vpp, m), 1 / vpp, 2 / vpp, 0).makespan_s
-    assert bound_s - ideal_s >= 0.3 * (simulated_s - ideal_s) > 0
-
-
-def test_the_closed_form_prices_meshes_in_one_call():
-    random = np.random.default_rng(3)
-    pp = 2 ** random.integers(1, 6, 10_000)
-    vpp, m = random.integers(2, 5, pp.size), pp * random.integers(1, 9, pp.size)
-    batch = uniform_bound("interleaved", pp, vpp, m, 2.0, 1 / 3)
-    for i in random.integers(0, pp.size, 20):
-        assert batch[i] == uniform_bound("interleaved", pp[i], vpp[i], m[i], 2.0, 1 / 3)
-
-
-def test_the_closed_form_knows_its_schedules():
-    with pytest.raises(UnknownNameError, match="1f1b"):
-        uniform_bound("1f1", 2, 1, 4, 1.0, 0.5)
-
-
 def test_a_zero_bubble_by_hand():
     """zb1p, two ranks, passes of 1 s. Rank 0: F F . B W B W; rank 1 from 1 s on: F B F B W W."""
     times = simulate(build("zb1p", 2, 1, 2), 1, 1, 0, 1)
@@ -403,11 +233,3 @@ def test_dual_pipe_v_waits_no_longer_than_published(pp, more, forward_s, weight_
     passes = {"forward_s": forward_s, "backward_s": whole_s - weight_s, "weight_s": weight_s}
     published_s = (pp - 1) * (forward_s + 2 * whole_s - 3 * weight_s)
     assert 0 < idle_s("dualpipev", pp, 2 * pp + more, **passes) <= published_s
-
-
-def test_the_closed_form_counts_part_of_a_zero_bubble_schedule():
-    pp, m = 8, 32
-    ideal_s = m * 3.0
-    bound_s = uniform_bound("zb1p", pp, 1, m, 3.0 * pp, 1 / 3, weight_s=pp)
-    simulated_s = simulate(build("zb1p", pp, 1, m), 1, 1, 0, 1).makespan_s
-    assert bound_s - ideal_s >= 0.25 * (simulated_s - ideal_s) > 0

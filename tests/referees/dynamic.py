@@ -21,7 +21,7 @@ import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.paths import Path, critical_path
+from meshwright.costmodels.paths import Path, critical_paths
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.schedule import build
 from meshwright.costmodels.step import chunk_times, fixed_bytes, price
@@ -176,7 +176,7 @@ class Programme:
         forward, backward, _ = chunk_times(schedule, task.tables, np.array([0]), counts[None])
         last = int(price(task.setting, s, counts[None], task.tables).critical_rank[0])
         transfer = float(task.tables.transfer_s[0])
-        return [critical_path(schedule, forward[0], backward[0], transfer, r) for r in sorted({0, last})]
+        return critical_paths(schedule, forward[0], backward[0], transfer, sorted({0, last}))
 
     def counts(self, cuts: IntArray) -> IntArray:
         """Return the best counts of given cut points, (C, K, M)."""
