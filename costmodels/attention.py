@@ -1,18 +1,18 @@
 """The attention core: flash or unfused, causal, windowed, sparse or full, split by heads and sequence."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.attention_kernels import AttentionKernel, find_attention_kernel
 from meshwright.costmodels.part import Part
+from meshwright.costmodels.plain import Plain
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Plain):
     """The attention core, flash or unfused, split by heads.
 
     An unfused kernel computes the whole square and moves its scores through memory
@@ -68,8 +68,6 @@ class Attention:
     stride: Num | None = None
     core: str = ""
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
 
     @property
     def parts(self) -> tuple[Part, ...]:

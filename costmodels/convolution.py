@@ -5,11 +5,12 @@ from typing import ClassVar
 
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.part import Part
-from meshwright.costmodels.work import Shape, Traffic, Work
+from meshwright.costmodels.plain import Plain
+from meshwright.costmodels.work import Shape, Work
 
 
 @dataclass(frozen=True, slots=True)
-class CausalConvolution:
+class CausalConvolution(Plain):
     """A depthwise convolution over the last ``width`` tokens, its activation function fused in.
 
     Each feature has its own filter, so that it is bound by memory: features are read and written once
@@ -35,8 +36,6 @@ class CausalConvolution:
     saves_output: bool = True
     light: bool = False
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
     splits_sequence: ClassVar[bool] = False
 
     @property
@@ -66,10 +65,6 @@ class CausalConvolution:
         (once,) = self.forward(shape)
         gradients = Work("memory", (1 + self.trained) * once.flops, 1.5 * once.bytes)
         return (gradients,) if self.saves_output else (once, gradients)
-
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: features are independent."""
-        return (), ()
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes of the output if it is kept (the input belongs to the product before)."""

@@ -7,12 +7,13 @@ import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.part import Part
+from meshwright.costmodels.plain import Plain
 from meshwright.costmodels.scan import STATE_BYTES, product
-from meshwright.costmodels.work import Shape, Traffic, Work
+from meshwright.costmodels.work import Shape, Work
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaRule:
+class DeltaRule(Plain):
     """Linear attention whose state forgets (gate) and overwrites (delta rule), as products over chunks.
 
     A head keeps a (K x V) state. A chunk of C tokens costs, with the kernels of
@@ -52,8 +53,6 @@ class DeltaRule:
     gates: int = 1
     light: bool = False
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
     splits_sequence: ClassVar[bool] = False
 
     @property
@@ -154,10 +153,6 @@ class DeltaRule:
             product(n, c, c, 2 * c, 3 * square),
             self._gate(shape),
         )
-
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: heads are independent."""
-        return (), ()
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the output, the inverses, and the fp32 cumulated decays; inputs belong to their makers."""

@@ -1,13 +1,12 @@
 """The indexer of sparse attention: a light score of all keys for each query, and the pick of the best."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from meshwright.costmodels.arrays import Num
-from meshwright.costmodels.part import Part
-from meshwright.costmodels.work import Shape, Traffic, Work
+from meshwright.costmodels.plain import Weightless
+from meshwright.costmodels.work import Shape, Work
 
 SCORE_BYTES = 8.0
 """A summed fp32 score is written once and read once by the pick."""
@@ -16,7 +15,7 @@ INDEX_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Indexer:
+class Indexer(Weightless):
     """Scores of a few small heads over all earlier keys, and the choice of ``topk`` of them.
 
     DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, section 2): ``heads`` queries of ``dim`` features meet one
@@ -35,21 +34,6 @@ class Indexer:
     stride: Num = 1
     light: bool = False
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Return none."""
-        return ()
-
-    def parameters(self) -> int:
-        """Return zero: its products are operators of their own."""
-        return 0
-
-    def local_parameters(self, shape: Shape) -> Num:
-        """Return zero."""
-        return 0
 
     def _pairs(self, shape: Shape, most: Num) -> Num:
         """Return the query-key pairs of one head on one rank, at most ``most`` keys a query."""
@@ -72,10 +56,6 @@ class Indexer:
             return ()
         pairs = self._pairs(shape, self.topk)
         return self._scores(shape, 2 * pairs), Work("memory", 0.0, SCORE_BYTES * pairs, kernels=2)
-
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: a boundary gathers the keys."""
-        return (), ()
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes of the chosen indices."""

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.part import Part
+from meshwright.costmodels.plain import Plain, Weightless
 from meshwright.costmodels.product import Product, gemm_work
 from meshwright.costmodels.work import ONE_KERNEL, Chain, Shape, Traffic, Work
 
@@ -39,7 +40,7 @@ def expert_rows(shape: Shape, topk: Num) -> Num:
 
 
 @dataclass(frozen=True, slots=True)
-class Router:
+class Router(Plain):
     """The product that scores experts, with softmax (or sigmoid) and top-k.
 
     Works on the sequence region, whole on each rank. ``bias`` counts one learned or corrected score per
@@ -54,8 +55,6 @@ class Router:
     extra: int = 0
     light: bool = False
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -87,17 +86,13 @@ class Router:
             return inward
         return *inward, gemm_work(self.hidden, self.experts, t, q, weight_gradient=True)
 
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none."""
-        return (), ()
-
     def saved_bytes(self, shape: Shape) -> Num:
         """Return fp32 scores, and weight and index (8 bytes) of each choice."""
         return own_tokens(shape) * (4.0 * self.experts + 12.0 * self.topk)
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Weightless):
     """Tokens on their way to the experts (``dispatch``) or back (``combine``).
 
     Rows are permuted by expert (read and written once) and sent over the expert group; with ``etp`` they are
@@ -121,21 +116,6 @@ class Exchange:
     lowered: bool = False
     light: bool = False
     trained: ClassVar[bool] = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Return none."""
-        return ()
-
-    def parameters(self) -> int:
-        """Return zero."""
-        return 0
-
-    def local_parameters(self, shape: Shape) -> Num:
-        """Return zero."""
-        return 0
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the permutation: every row read and written on this rank, and at the other end."""
@@ -279,7 +259,7 @@ class ExpertGemm(Product):
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertActivation:
+class ExpertActivation(Weightless):
     """The activation function between an expert's products; features are split over ``etp``.
 
     ``reads``, ``writes`` and ``saves`` are features per row, ``units`` the inner width.
@@ -295,21 +275,7 @@ class ExpertActivation:
     light: bool = True
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = True
-    stored_bytes: ClassVar[float | None] = None
     chain: Chain = ONE_KERNEL
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Return none: the products around it carry the rule."""
-        return ()
-
-    def parameters(self) -> int:
-        """Return zero."""
-        return 0
-
-    def local_parameters(self, shape: Shape) -> Num:
-        """Return zero."""
-        return 0
 
     def _features(self, shape: Shape, width: Num) -> Num:
         return expert_rows(shape, self.topk) * width / shape.etp
@@ -324,10 +290,6 @@ class ExpertActivation:
         moved = self._features(shape, self.reads + self.writes) * shape.element_bytes
         moved = self.chain.backward * self.backward_ratio * moved
         return (Work("memory", 0.0, moved, kernels=self.chain.backward_kernels),)
-
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none."""
-        return (), ()
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return what is kept for the next product, in its type, and what a chain keeps beside it."""

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, Protocol
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.part import Part
+from meshwright.costmodels.plain import Plain, Weightless
 from meshwright.costmodels.work import ONE_KERNEL, Chain, Shape, Traffic, Work
 from meshwright.hardware.errors import MeshwrightError
 
@@ -81,7 +82,7 @@ class Operator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pointwise:
+class Pointwise(Plain):
     """A memory-bound operator: norm, activation function, rotary embedding, residual, dropout.
 
     ``reads`` and ``writes`` are features per token of the forward pass; the backward pass moves
@@ -104,8 +105,6 @@ class Pointwise:
     backward_ratio: float = 1.5
     light: bool = False
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
     feeds_product: bool = False
     group: PointwiseGroup = "other"
     chain: Chain = ONE_KERNEL
@@ -147,10 +146,6 @@ class Pointwise:
         moved = self.chain.backward * self.backward_ratio * self._bytes(shape)
         return (Work("memory", 0.0, moved, kernels=self.chain.backward_kernels),)
 
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none."""
-        return (), ()
-
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes kept on one rank."""
         width = shape.product_bytes if self.feeds_product else shape.element_bytes
@@ -163,7 +158,7 @@ class Pointwise:
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(Weightless):
     """Where activations enter or leave the tensor-parallel region (arXiv 1909.08053, 2205.05198).
 
     With sequence parallelism ``enter`` all-gathers forward and reduce-scatters backward (and gathers again
@@ -183,21 +178,6 @@ class Boundary:
     keeps: bool = False
     reductions: int = 1
     trained: ClassVar[bool] = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Return none."""
-        return ()
-
-    def parameters(self) -> int:
-        """Return zero."""
-        return 0
-
-    def local_parameters(self, shape: Shape) -> Num:
-        """Return zero."""
-        return 0
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return none: the network does the work."""

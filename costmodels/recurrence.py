@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.part import Part
+from meshwright.costmodels.plain import Plain
 from meshwright.costmodels.product import gemm_work
-from meshwright.costmodels.work import Shape, Traffic, Work
+from meshwright.costmodels.work import Shape, Work
 
 RECURRENCE_FLOPS = 10
 """FLOPs a token and feature between the gates' products and the output, by the paper's equations 1 to 4."""
@@ -15,7 +16,7 @@ STATE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class GatedRecurrence:
+class GatedRecurrence(Plain):
     """Two block-diagonal gates (one block a head) and a recurrence of one number a feature.
 
     The gates are grouped products of (tokens x block)(block x block). The recurrence reads the input and
@@ -30,8 +31,6 @@ class GatedRecurrence:
     heads: int
     light: bool = False
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
     splits_sequence: ClassVar[bool] = False
 
     @property
@@ -75,10 +74,6 @@ class GatedRecurrence:
         if not self.trained:
             return inward
         return *inward, gemm_work(b, b, t, q, groups=groups, weight_gradient=True)
-
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: blocks are independent."""
-        return (), ()
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return both gates, and the fp32 state."""

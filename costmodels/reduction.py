@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.costmodels.arrays import Num
-from meshwright.costmodels.part import Part
+from meshwright.costmodels.plain import Weightless
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 
 @dataclass(frozen=True, slots=True)
-class PartialSum:
+class PartialSum(Weightless):
     """Features that a row-parallel product leaves in parts and that every rank then needs whole.
 
     All-reduced forward and, as every rank uses them for its own features, backward (time step, B and C of
@@ -21,21 +21,6 @@ class PartialSum:
     features: Num
     light: bool = False
     trained: ClassVar[bool] = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Return none."""
-        return ()
-
-    def parameters(self) -> int:
-        """Return zero."""
-        return 0
-
-    def local_parameters(self, shape: Shape) -> Num:
-        """Return zero."""
-        return 0
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return none: the network does the work."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.operators import Operator
 from meshwright.costmodels.part import Part
+from meshwright.costmodels.plain import Weightless
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 
@@ -81,7 +82,7 @@ class OnRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
+class Contraction(Weightless):
     """A product of two activations: (m x k)(k x n) for each token's share of a batch.
 
     ``flops`` and ``features`` (both operands and the result) are per token, at the length that they were
@@ -98,21 +99,6 @@ class Contraction:
     split: bool = False
     light: bool = False
     trained: ClassVar[bool] = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Return none: the products around it carry the rule."""
-        return ()
-
-    def parameters(self) -> int:
-        """Return zero."""
-        return 0
-
-    def local_parameters(self, shape: Shape) -> Num:
-        """Return zero."""
-        return 0
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the product."""
@@ -123,10 +109,6 @@ class Contraction:
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the products for the gradients of both operands."""
         return self.forward(shape) * 2
-
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none."""
-        return (), ()
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return zero: its operands belong to those that made them."""

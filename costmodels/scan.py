@@ -20,7 +20,8 @@ import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.part import Part
-from meshwright.costmodels.work import Shape, Traffic, Work
+from meshwright.costmodels.plain import Plain
+from meshwright.costmodels.work import Shape, Work
 
 STATE_BYTES = 4
 """States and scores between kernels are fp32."""
@@ -39,7 +40,7 @@ def product(groups: Num, m: Num, n: Num, k: Num, moved_bytes: Num) -> Work:
 
 
 @dataclass(frozen=True, slots=True)
-class SelectiveScan:
+class SelectiveScan(Plain):
     """Mamba's selective scan: a diagonal recurrence of ``state`` numbers a channel, in one fused kernel.
 
     Reads the input, the time step and the gate of each channel, B and C of each token; writes the gated
@@ -56,8 +57,6 @@ class SelectiveScan:
     state: int
     light: bool = False
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
     splits_sequence: ClassVar[bool] = False
 
     @property
@@ -89,10 +88,6 @@ class SelectiveScan:
         """Return the scan again with its gradients: nine passes over the channels, B and C and theirs."""
         return (self._work(shape, 3, 9, 6),)
 
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: channels are independent."""
-        return (), ()
-
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the output before and behind the gate, and a state for every block of tokens."""
         outputs = 2 * shape.tokens * self._local(shape) * shape.element_bytes
@@ -101,7 +96,7 @@ class SelectiveScan:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkedScan:
+class ChunkedScan(Plain):
     """A scan with one decay a head, run in chunks as products: Mamba-2, lightning attention, mLSTM.
 
     A head of a chunk of Q tokens with head width P and state N: its state is a (P x Q)(Q x N) product; the
@@ -138,8 +133,6 @@ class ChunkedScan:
     head_weights: int = 3
     light: bool = False
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
     splits_sequence: ClassVar[bool] = False
 
     @property
@@ -220,10 +213,6 @@ class ChunkedScan:
             product(per_group, q, n, q, 2 * keys + scores),
             product(per_group, q, n, q, 2 * keys + scores),
         )
-
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: heads are independent."""
-        return (), ()
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes of the output; the inputs belong to those who made them."""

@@ -5,11 +5,12 @@ from typing import ClassVar
 
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.part import Part
+from meshwright.costmodels.plain import Plain, Weightless
 from meshwright.costmodels.work import Shape, Traffic, Work
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(Plain):
     """Token embedding (split over the vocabulary) with optional learned positions and token types.
 
     ``extra_rows`` are rows of ``hidden`` features that are whole on each rank (positions, types). A ``tied``
@@ -24,8 +25,6 @@ class Embedding:
     extra_rows: Num = 0
     light: bool = False
     trained: bool = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
     tied: bool = False
     whole: bool = False
 
@@ -61,10 +60,6 @@ class Embedding:
             return ()
         return (Work("memory", 0.0, shape.tokens * self.hidden * (shape.element_bytes + 8.0)),)
 
-    def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
-        """Return none: a :class:`Boundary` follows."""
-        return (), ()
-
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the token ids (8 bytes each)."""
         return 8 * shape.tokens
@@ -97,7 +92,7 @@ class LossKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class CrossEntropy:
+class CrossEntropy(Weightless):
     """Cross entropy over logits that the head produced.
 
     Where it is ``parallel`` over the vocabulary, traffic over ``tp`` is maximum, sum and the target's logit,
@@ -111,21 +106,11 @@ class CrossEntropy:
     parallel: bool = True
     light: bool = False
     trained: ClassVar[bool] = True
-    expert: ClassVar[bool] = False
-    stored_bytes: ClassVar[float | None] = None
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """What tensor parallelism splits: the vocabulary."""
         return (self.vocab,)
-
-    def parameters(self) -> int:
-        """Return zero."""
-        return 0
-
-    def local_parameters(self, shape: Shape) -> Num:
-        """Return zero."""
-        return 0
 
     def logits(self, shape: Shape) -> Num:
         """Return the logits on one rank: tokens times its share of the vocabulary, or all of it."""
