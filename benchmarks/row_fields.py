@@ -6,6 +6,7 @@ words that nobody knows counts as not stated.
 
 import reprlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 LARGEST: Final = 10**12
@@ -64,15 +65,20 @@ def problem_of(row_type: type, values: Mapping[str, Any]) -> str | None:
     values
         Fields by name; all of them known to the dataclass.
     """
-    for name, hint in get_type_hints(row_type).items():
+    for name, kinds, optional in _allowed(row_type):
         value = values.get(name)
-        kinds, optional = _kinds(hint)
         if value is None and (optional or name not in values):
             continue
         problem = _wrong_type(name, value, kinds, optional) or _wrong_choice(name, value)
         if problem:
             return problem
     return _wrong_stated(values.get("extra") or {})
+
+
+@lru_cache(maxsize=8)
+def _allowed(row_type: type) -> tuple[tuple[str, tuple[Any, ...], bool], ...]:
+    """Return each field's name, the keys of :data:`KINDS` that it may have, and whether it may be None."""
+    return tuple((name, *_kinds(hint)) for name, hint in get_type_hints(row_type).items())
 
 
 def _kinds(hint: Any) -> tuple[tuple[Any, ...], bool]:

@@ -91,7 +91,7 @@ def durations(
 
 
 def _start(
-    schedule: StaticSchedule, operations: slice | IntArray, end: FloatArray, transfer: FloatArray
+    schedule: StaticSchedule, operations: IntArray, end: FloatArray, transfer: FloatArray
 ) -> FloatArray:
     """``(operations, batch)``: when the rank is free and the input has arrived."""
     arrival = end[schedule.data[operations]] + schedule.crosses[operations, None] * transfer
@@ -105,9 +105,13 @@ def run(schedule: StaticSchedule, seconds: FloatArray, transfer: FloatArray) -> 
     if schedule.pp == 1:  # nothing to wait for but the operation before
         np.cumsum(seconds[schedule.passes], axis=0, out=end[:-1])
         return end
-    for low, high in pairwise(schedule.level_start.tolist()):
-        level = slice(low, high)
-        end[level] = _start(schedule, level, end, transfer) + seconds[schedule.passes[level]]
+    data, previous, passes = schedule.data, schedule.previous, schedule.passes
+    crosses, late = schedule.crosses.astype(np.int64), np.stack([np.zeros_like(transfer), transfer])
+    for low, high in pairwise(schedule.level_start.tolist()):  # as _start; twice as fast without its slices
+        start = end.take(data[low:high], axis=0)
+        start += late.take(crosses[low:high], axis=0)
+        np.maximum(start, end.take(previous[low:high], axis=0), out=start)
+        np.add(start, seconds.take(passes[low:high], axis=0), out=end[low:high])
     return end
 
 

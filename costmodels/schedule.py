@@ -169,12 +169,14 @@ def _levels(data: IntArray, pp: int) -> IntArray:
     last, now = head + total, 0
     while head.size:
         now += 1
-        ready = level[data[head]] >= 0
-        assert ready.any(), "the schedule deadlocks"
-        level[head[ready]] = now
-        head = head + ready
+        ready = level.take(data.take(head)) >= 0
+        ran = head[ready]
+        assert ran.size, "the schedule deadlocks"
+        level[ran] = now
+        head += ready
         busy = head < last
-        head, last = head[busy], last[busy]
+        if np.count_nonzero(busy) < busy.size:
+            head, last = head[busy], last[busy]
     return level[:-1]
 
 
