@@ -1,7 +1,7 @@
 """Price a plan that a person wrote, by the functions that price what the solver finds."""
 
 from collections.abc import Mapping
-from inspect import signature
+from dataclasses import fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from meshwright.planner.problem import Problem
 from meshwright.planner.problem_check import check_problem
 from meshwright.planner.result import Estimate
 from meshwright.planner.rules import check_mesh
-from meshwright.planner.strategy import make_plan, workload
+from meshwright.planner.strategy import Strategy, make_plan, workload
 
 if TYPE_CHECKING:
     from meshwright.hardware.spec import Cluster
@@ -38,7 +38,7 @@ def estimate(
         As for :func:`meshwright.solve`.
     plan
         A :class:`~meshwright.planner.plan.Plan`, or a strategy's fields by name (see
-        :func:`~meshwright.planner.strategy.make_plan`).
+        :class:`~meshwright.planner.strategy.Strategy`).
 
     Raises
     ------
@@ -51,7 +51,7 @@ def estimate(
 
 def written_plan(problem: Problem, strategy: Mapping[str, Any]) -> Plan:
     """Return the plan of a strategy's fields, refusing what is none."""
-    known = [name for name in signature(make_plan).parameters if name != "problem"]
+    known = [field.name for field in fields(Strategy)]
     if not isinstance(strategy, Mapping):
         raise MeshwrightError(f"plan: a Plan or a strategy's fields by name, not {type(strategy).__name__}")
     unknown = [str(name) for name in strategy if name not in known]

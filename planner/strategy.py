@@ -1,6 +1,7 @@
 """An explicit strategy, as a person writes it, turned into a plan that can be priced and launched."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from numbers import Integral
 from typing import Any
@@ -9,13 +10,11 @@ from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.schedule import names, rank_of_chunk
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.meshes import one_mesh
+from meshwright.planner.meshes import Meshes, one_mesh
 from meshwright.planner.model_rules import text_lengths
-from meshwright.planner.modes import check_modes
 from meshwright.planner.plan import (
     KV_EXCHANGES,
     PLACEMENTS,
-    RECOMPUTE_MODES,
     Chunk,
     Plan,
     full_placement,
@@ -23,38 +22,22 @@ from meshwright.planner.plan import (
 from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
 from meshwright.planner.problem_check import check_problem
+from meshwright.planner.recompute_words import Recompute, layer_modes
 from meshwright.planner.rules import check_mesh
 
 LARGEST = 2_000_000_000
 """No degree, stage or micro-batch is larger."""
 
 
-def make_plan(
-    problem: Problem,
-    *,
-    tp: int = 1,
-    cp: int = 1,
-    pp: int = 1,
-    dp: int | None = None,
-    dp_replicate: int = 1,
-    ep: int = 1,
-    etp: int | None = None,
-    hpz: int = 1,
-    vpp: int = 1,
-    micro_batch_size: int = 1,
-    zero_stage: int | None = None,
-    sequence_parallel: bool | None = None,
-    kv_exchange: str = "ring",
-    ulysses: int = 1,
-    offload: str = "none",
-    schedule: str | None = None,
-    placement: Sequence[str] | str | None = None,
-    recompute: str | Sequence[str] | Mapping[str, str] = "none",
-    layers_per_stage: Sequence[int] | None = None,
-) -> Plan:
-    """Return a checked plan; what is left out takes the value that a practitioner would.
+_SIZES = ("tp", "cp", "pp", "dp_replicate", "ep", "etp", "hpz", "ulysses", "vpp", "micro_batch_size")
+"""Decisions that are whole numbers of at least 1, whatever else is decided."""
 
-    Parameters
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """The decisions of a plan as a person writes them; what is left out a practitioner's choice fills.
+
+    Attributes
     ----------
     dp
         All remaining devices when None.
@@ -69,11 +52,82 @@ def make_plan(
     placement
         Innermost first; ``tp,cp,dp,pp`` when None; where ``cp`` is not named it lies next to ``tp``.
     recompute
-        A mode for all blocks, a mode for each block, ranges of blocks (``"0-15:full,16-31:none"``), or every
-        n-th block, the first included (``"every-2:full"``).
+        See :data:`~meshwright.planner.recompute_words.Recompute`.
     layers_per_stage
         Blocks in each of the ``pp * vpp`` chunks in model order; as even as can be when None, with the
         shorter chunks at both ends (where embedding and head sit).
+    """
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    dp: int | None = None
+    dp_replicate: int = 1
+    ep: int = 1
+    etp: int | None = 1
+    hpz: int = 1
+    vpp: int = 1
+    micro_batch_size: int = 1
+    zero_stage: int | None = None
+    sequence_parallel: bool | None = None
+    kv_exchange: str = "ring"
+    ulysses: int = 1
+    offload: str = "none"
+    schedule: str | None = None
+    placement: Sequence[str] | str | None = None
+    recompute: Recompute = "none"
+    layers_per_stage: Sequence[int] | None = None
+
+    def sizes(self) -> dict[str, int]:
+        """Return the degrees and the micro-batch; refuses what is no positive whole number."""
+        written = {name: getattr(self, name) for name in _SIZES}
+        written["etp"] = 1 if self.etp is None else self.etp
+        return {name: _positive(name, value) for name, value in written.items()}
+
+    def data_ranks(self, devices: int) -> int:
+        """Return ``dp``, all of the devices that the other degrees leave where it is not written."""
+        if self.dp is not None:
+            return _positive("dp", self.dp)
+        return max(1, devices // (self.tp * self.cp * self.pp))
+
+    def splits_sequence(self, problem: Problem) -> bool:
+        """Return whether norms and residuals are split over the sequence."""
+        if self.sequence_parallel is not None:
+            return bool(self.sequence_parallel)
+        ranks = self.tp * self.cp
+        able = self.tp > 1 and problem.target.sequence_parallel
+        return able and all(n % ranks == 0 for n in text_lengths(problem))
+
+    def sharding(self, problem: Problem, dp: int) -> int:
+        """Return the ZeRO stage."""
+        if self.zero_stage is not None:
+            return _whole("zero_stage", self.zero_stage)
+        target = problem.target
+        stages = target.zero_stages & (
+            target.zero_stages_with_pipeline if self.pp > 1 else target.zero_stages
+        )
+        least = target.least_zero_stage(problem.precision.name, problem.job.optimizer)
+        return min((z for z in stages if z >= max(least, dp * self.cp > 1)), default=least)
+
+    def mesh(self, problem: Problem) -> Meshes:
+        """Return the mesh with everything filled in, as a batch of one."""
+        sizes = self.sizes()
+        dp = self.data_ranks(problem.cluster.num_devices)
+        return one_mesh(
+            **sizes,
+            dp=dp,
+            sequence_parallel=self.splits_sequence(problem),
+            zero_stage=self.sharding(problem, dp),
+            num_microbatches=_passes(problem.job.global_batch_size, dp, self.micro_batch_size),
+            kv_exchange=_word("kv_exchange", self.kv_exchange, KV_EXCHANGES),
+            offload=_word("offload", self.offload, OFFLOADS),
+            placement=_placement(self.placement),
+            schedule=_word("schedule", self.schedule or ("interleaved" if self.vpp > 1 else "1f1b"), names()),
+        )
+
+
+def make_plan(problem: Problem, **decisions: Any) -> Plan:
+    """Return the checked plan of a :class:`Strategy`, given by its fields.
 
     Raises
     ------
@@ -81,50 +135,16 @@ def make_plan(
         If a value is malformed or a rule is broken.
     """
     check_problem(problem)
-    job, target = problem.job, problem.target
-    etp = 1 if etp is None else etp
-    sizes = {
-        "tp": tp,
-        "cp": cp,
-        "pp": pp,
-        "dp_replicate": dp_replicate,
-        "ep": ep,
-        "etp": etp,
-        "hpz": hpz,
-        "ulysses": ulysses,
-        "vpp": vpp,
-        "micro_batch_size": micro_batch_size,
-    }
-    for name, value in sizes.items():
-        _positive(name, value)
-    dp = max(1, problem.cluster.num_devices // (tp * cp * pp)) if dp is None else _positive("dp", dp)
-    if sequence_parallel is None:
-        sequence_parallel = (
-            tp > 1 and target.sequence_parallel and all(n % (tp * cp) == 0 for n in text_lengths(problem))
-        )
-    stages = target.zero_stages & (target.zero_stages_with_pipeline if pp > 1 else target.zero_stages)
-    if zero_stage is None:
-        least = target.least_zero_stage(problem.precision.name, job.optimizer)
-        zero_stage = min((z for z in stages if z >= max(least, dp * cp > 1)), default=least)
-    microbatches = _passes(job.global_batch_size, dp, micro_batch_size)
-    mesh = one_mesh(
-        **sizes,
-        dp=dp,
-        zero_stage=_whole("zero_stage", zero_stage),
-        num_microbatches=microbatches,
-        sequence_parallel=bool(sequence_parallel),
-        kv_exchange=_word("kv_exchange", kv_exchange, KV_EXCHANGES),
-        offload=_word("offload", offload, OFFLOADS),
-        placement=_placement(placement),
-        schedule=_word("schedule", schedule or ("interleaved" if vpp > 1 else "1f1b"), names()),
-    )
+    written = Strategy(**decisions)
+    mesh = written.mesh(problem)
     check_mesh(problem, mesh)
-    modes = _modes(problem, recompute)
-    if layers_per_stage is None:
-        layers_per_stage = even_split(len(problem.model.block_layers), pp * vpp)
-    decisions = mesh.decisions(0)
-    ranks = rank_of_chunk(decisions["schedule"], pp, vpp)
-    return plan_from(problem, decisions, chunks_from(problem, ranks, layers_per_stage), modes)
+    modes = layer_modes(problem, written.recompute)
+    found = mesh.decisions(0)
+    ranks = rank_of_chunk(found["schedule"], found["pp"], found["vpp"])
+    stages = written.layers_per_stage
+    if stages is None:
+        stages = even_split(len(problem.model.block_layers), len(ranks))
+    return plan_from(problem, found, chunks_from(problem, ranks, stages), modes)
 
 
 def _passes(batch: int, dp: int, micro_batch_size: int) -> int:
@@ -218,72 +238,6 @@ def _before(blocks: Sequence[int], total: int, number: int) -> int:
     if number == 0:
         return blocks[0]
     return blocks[number] if number < len(blocks) else min(blocks[-1] + 1, total)
-
-
-def _modes(problem: Problem, recompute: str | Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
-    """Return a mode for every layer, ``none`` for embedding and head."""
-    blocks = problem.model.block_layers
-    modes = ["none"] * problem.model.num_layers
-    if isinstance(recompute, str) and recompute.strip().startswith("every-"):
-        wanted = _every(recompute.strip(), len(blocks))
-    elif isinstance(recompute, str) and ":" not in recompute:
-        wanted = [recompute] * len(blocks)
-    elif isinstance(recompute, str):
-        wanted = _ranges(dict(_pair(p) for p in recompute.split(",")), len(blocks))
-    elif isinstance(recompute, Mapping):
-        wanted = _ranges({str(k): str(v) for k, v in recompute.items()}, len(blocks))
-    else:
-        wanted = [str(r) for r in recompute]
-    if len(wanted) != len(blocks):
-        raise MeshwrightError(f"recompute: {len(wanted)} modes are given for {len(blocks)} layers")
-    allowed = problem.target.recompute
-    for mode in wanted:
-        if mode not in RECOMPUTE_MODES or mode not in allowed:
-            have = ", ".join(m for m in RECOMPUTE_MODES if m in allowed)
-            raise MeshwrightError(
-                f"recompute: {mode!r} is not available with {problem.target.title}; allowed: {have}"
-            )
-    check_modes(problem, set(wanted))
-    if problem.target.recompute_uniform and len(set(wanted)) > 1:
-        raise MeshwrightError(f"recompute: {problem.target.title} needs one mode for all layers")
-    for layer, mode in zip(blocks, wanted, strict=True):
-        modes[layer] = mode
-    return tuple(modes)
-
-
-def _every(text: str, size: int) -> list[str]:
-    """Return the modes of ``every-2:full``: each second block beginning with the first, the rest ``none``."""
-    number, _, mode = text.removeprefix("every-").partition(":")
-    if not (mode and number.isdecimal() and len(number) < 10 and 1 <= int(number) <= size):
-        raise MeshwrightError(
-            f"recompute: {text!r} is not every-N:MODE with N from 1 to {size}, for example every-2:full"
-        )
-    return [mode if i % int(number) == 0 else "none" for i in range(size)]
-
-
-def _pair(text: str) -> tuple[str, str]:
-    where, _, mode = text.strip().partition(":")
-    return where, mode
-
-
-def _ranges(spans: Mapping[str, str], size: int) -> list[str]:
-    """Return a mode for each block from ranges such as ``{"0-15": "full"}``; the rest is ``none``."""
-    modes, taken = ["none"] * size, [False] * size
-    for where, mode in spans.items():
-        first, dash, last = where.partition("-")
-        last = last if dash else first
-        # isdecimal and short: int() refuses other digits and thousands of them.
-        numbers = all(end.isdecimal() and len(end) < 10 for end in (first, last))
-        if not (numbers and int(first) <= int(last) < size):
-            raise MeshwrightError(
-                f"recompute: {where!r} is not a range FIRST-LAST (or one number) within 0-{size - 1}"
-            )
-        span = slice(int(first), int(last) + 1)
-        if any(taken[span]):
-            raise MeshwrightError(f"recompute: {where!r} overlaps another range; name each layer once")
-        modes[span] = [mode] * (int(last) - int(first) + 1)
-        taken[span] = [True] * (int(last) - int(first) + 1)
-    return modes
 
 
 def _placement(placement: Sequence[str] | str | None) -> tuple[str, ...]:
