@@ -251,6 +251,9 @@ def graph_of(row: Row) -> tuple[ModelGraph, tuple[str, ...]]:
     if mtp:
         keys["num_nextn_predict_layers"] = 1
     graph = _graph(json.dumps(keys, sort_keys=True), mtp)
+    if _untied(row) and any(graph.tied):
+        apart = _graph(json.dumps(keys | {"tie_word_embeddings": False}, sort_keys=True), mtp)
+        return apart, (*assumed, "head apart from the embedding, as LitGPT loads every model it fine-tunes")
     if row.params_b is None or _off(row, graph) < 0.03:
         return graph, assumed
     flipped = keys | {"tie_word_embeddings": not any(graph.tied)}
@@ -262,6 +265,15 @@ def graph_of(row: Row) -> tuple[ModelGraph, tuple[str, ...]]:
     if rounded and _off(row, graph) < 0.15:
         return graph, assumed
     return graph, (*assumed, f"parameters are off the {row.params_b} B printed by {_off(row, graph):.1%}")
+
+
+def _untied(row: Row) -> bool:
+    """Return whether a framework keeps the head apart whatever the model's file says.
+
+    LitGPT converts a tied head into a weight of its own and ties them again only in pre-training
+    (``litgpt/scripts/convert_hf_checkpoint.py``, ``litgpt/pretrain.py``).
+    """
+    return "litgpt" in row.framework.lower() and row.tuning is not None
 
 
 def predicts_ahead(row: Row) -> bool:

@@ -164,6 +164,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
     kernel = str(row.stated("kernel") or "")
     if kernel:
         found["norm"] = "fused" if "rms kernel" in kernel.lower() else "eager"
+    if base == "litgpt" and row.tuning is not None:
+        found["loss"] = "pieces"
     if "rowwise" in (row.precision or "").lower():
         found["low_gemm_fraction"] = ROWWISE
     if "gptq" in (row.precision or "").lower():

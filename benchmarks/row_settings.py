@@ -69,6 +69,8 @@ _ADAPTED: Final = (
     ("fsdp_qlora", ("q", "k", "v", "gate", "up", "down"), "fsdp_qlora's default"),
     ("nemo", ("qkv",), "NeMo's default"),
 )
+_ALL_LINEAR: Final = "gemma|phi|tiny-llama"
+"""Models whose recipes (github:Lightning-AI/litgpt config_hub/finetune) adapt every product."""
 _STORED: Final = (("nf4-dq", "nf4"), ("bnb.nf4 base", "nf4"), ("bnb.nf4", "nf4-single"), ("gptq", "int4"))
 DEFAULT_RANK: Final = 16
 DEFAULT_DROPOUT: Final = 0.05
@@ -93,13 +95,21 @@ def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
     assumed += (f"dropout before adapters not printed: {dropout}",)
     words = (row.precision or "").lower()
     base = next((b for word, b in _STORED if word in words), "nf4" if kind == "qlora" else "model")
-    return Tuning(kind="lora", rank=rank, targets=targets, base=base, dropout=dropout), assumed
+    ends = "embedding and output layers trainable" in row.notes
+    return (
+        Tuning(kind="lora", rank=rank, targets=targets, base=base, dropout=dropout, train_embeddings=ends),
+        assumed,
+    )
 
 
 def _adapted(row: Row) -> tuple[tuple[str, ...], str]:
     """Return the products with adapters, and the note that says so."""
     said = [(products, whose) for word, products, whose in _ADAPTED if word in row.framework.lower()]
     targets, whose = said[0] if said else (("all-linear",), "the usual choice")
+    if "litgpt" in row.framework.lower() and re.search(_ALL_LINEAR, row.model_name.lower()):
+        return (
+            "all-linear",
+        ), "adapted products not printed: all-linear, as LitGPT's recipe of this model has it"
     if said and re.search(r"falcon|stablelm|phi-3", row.model_name.lower()):
         targets = ("attention",)  # one product makes queries, keys and values
     return targets, f"adapted products not printed: {', '.join(targets)}, {whose}"

@@ -96,14 +96,17 @@ def test_widened_features_can_all_be_written() -> None:
 
 
 def test_graphs_have_the_printed_parameters() -> None:
-    """A printed count with decimals is met within 5 %; whole billions are names."""
+    """A printed count with decimals is met within 5 %; whole billions are names.
+
+    It is the published model's: a framework that parts a tied head from its embedding has more.
+    """
     seen: dict[tuple[object, ...], Row] = {}
     for row in ROWS.values():
         if row.params_b is not None and not float(row.params_b).is_integer() and row.layers is not None:
             seen.setdefault((row.model_name, row.layers, row.vocab, row.params_b, row.seq_len), row)
     assert len(seen) > 100
     for row in seen.values():
-        graph, _ = graph_of(row)
+        graph, _ = graph_of(replace(row, tuning=None))
         assert graph.parameters == pytest.approx(row.params_b * GIGA, rel=0.05), row.id  # type: ignore[operator]
 
 

@@ -45,3 +45,8 @@ def test_asynchronous_tensor_parallelism_is_read_from_a_rows_notes() -> None:
 )
 def test_a_framework_has_its_own_profile(framework: str, name: str) -> None:
     assert base_profile(replace(EAGER, framework=framework)) == name
+
+
+@pytest.mark.parametrize(("tuning", "loss"), [("lora", "pieces"), (None, "torch")])
+def test_litgpt_fine_tunes_with_a_loss_in_pieces(tuning: str | None, loss: str) -> None:
+    assert profile(framework="LitGPT (Fabric)", torch_compile=None, tuning=tuning).loss == loss

@@ -38,3 +38,16 @@ def test_full_training_has_no_adapters() -> None:
     tuning, assumed = tuning_of(replace(ADAPTED, tuning="full"))
     assert tuning.kind == "full"
     assert not assumed
+
+
+def test_layers_that_a_row_says_are_trained_whole_are_trained() -> None:
+    said = replace(ADAPTED, notes="rank printed; embedding and output layers trainable")
+    assert tuning_of(said)[0].train_embeddings
+    assert not tuning_of(replace(ADAPTED, notes="rank printed"))[0].train_embeddings
+
+
+@pytest.mark.parametrize(("model", "targets"), [("gemma-2b", ("all-linear",)), ("llama-2-7b", ("q", "v"))])
+def test_adapters_stand_where_the_recipe_of_a_model_has_them(model: str, targets: tuple[str, ...]) -> None:
+    tuning, assumed = tuning_of(replace(ADAPTED, framework="LitGPT (Fabric)", model_name=model))
+    assert tuning.targets == targets
+    assert any("adapted products not printed" in note for note in assumed)

@@ -24,9 +24,11 @@ def test_only_the_chunked_loss_repeats_the_head():
 
 def test_kernels_move_less_than_chains_and_what_is_fused_holds_least():
     moved = {name: k.forward_traffic + k.backward_traffic for name, k in LOSSES.items()}
-    assert moved["kernel"] < moved["fused"] < moved["full"] < moved["torch"] < moved["eager"]
+    assert (
+        moved["kernel"] < moved["fused"] < moved["pieces"] < moved["full"] < moved["torch"] < moved["eager"]
+    )
     held = {name: k.transient_bytes * k.chunk_fraction for name, k in LOSSES.items()}
-    rising = ["fused", "chunked", "kernel", "full", "torch", "eager", "engine"]
+    rising = ["fused", "chunked", "kernel", "pieces", "full", "torch", "eager", "engine"]
     assert sorted(held, key=held.__getitem__) == rising
 
 
