@@ -142,7 +142,6 @@ class SearchRecord:
     solved: int
     cuts: int
     integer_error: float
-    deterministic: bool
     reproducible: bool
     left_out: tuple[str, ...] = ()
 

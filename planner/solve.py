@@ -159,7 +159,6 @@ def _record(problem: Problem, f: Field, state: State) -> SearchRecord:
         solved=state.solved,
         cuts=state.cuts,
         integer_error=1 / RESOLUTION,
-        deterministic=True,
         reproducible=not state.expired,
         left_out=left_out(problem, f.problem),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.plan import Plan
+from meshwright.planner.plan import Plan, read_plan
 from meshwright.planner.runtime.applied import Applied
 from meshwright.planner.runtime.architecture import Architecture, find_architecture
 from meshwright.planner.runtime.layout import PIPELINE, TENSOR
@@ -86,7 +86,7 @@ def apply(
         If the plan asks for what is not applied (each decision is named), the number of processes is another
         one, the model is not the planned one, or ranks differ in plan or weights.
     """
-    plan = plan if isinstance(plan, Plan) else read_plan(plan)
+    plan = _plan(plan)
     _check_arguments(optimizer_fn, max_grad_norm, device)
     check_plan(plan)
     check_world(plan, world_size())
@@ -119,6 +119,15 @@ def apply(
     )
 
 
+def _plan(given: "Plan | str | os.PathLike[str]") -> Plan:
+    """Return the plan, read from its file where a path is given."""
+    if isinstance(given, Plan):
+        return given
+    if not isinstance(given, str | os.PathLike):
+        raise MeshwrightError(f"plan: a Plan or the path of a plan.json, not {type(given).__name__}")
+    return read_plan(Path(given))
+
+
 def _check_arguments(optimizer_fn: object, max_grad_norm: object, device: str | None) -> None:
     """Refuse arguments that would fail after the layout."""
     if not callable(optimizer_fn):
@@ -136,25 +145,6 @@ def _positive(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return 0 < value < inf
-
-
-def read_plan(path: "str | os.PathLike[str]") -> Plan:
-    """Read a ``plan.json``.
-
-    Raises
-    ------
-    MeshwrightError
-        If it is no path, or the file cannot be read or is no plan.
-    """
-    if not isinstance(path, str | os.PathLike):
-        raise MeshwrightError(f"plan: a Plan or the path of a plan.json, not {type(path).__name__}")
-    if not Path(path).is_file():
-        raise MeshwrightError(f"plan: {os.fspath(path)!r} cannot be read (no regular file)")
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise MeshwrightError(f"plan: {os.fspath(path)!r} cannot be read ({error})") from None
-    return Plan.from_json(text)
 
 
 def next_token_loss(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Tensor":

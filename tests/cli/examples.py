@@ -97,7 +97,6 @@ def result() -> Result:
             1,
             1e-6,
             True,
-            True,
             ("the schedule gpipe", "etp of 3"),
         ),
         notes=("found fast",),
