@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.pipeline import durations, rows_at_once, run
+from meshwright.costmodels.pipeline import durations, rows_at_once, run, starts
 from meshwright.costmodels.schedule import NUM_KINDS, StaticSchedule
 
 
@@ -27,6 +27,8 @@ class Path:
         ``(chunks,)`` as tuples: passes of each chunk on the chain.
     transfers
         Transfers between ranks on the chain.
+    origin
+        The rank whose first operation begins the chain.
     rank
         The rank whose last operation ends the chain.
     """
@@ -35,6 +37,7 @@ class Path:
     backward_counts: tuple[int, ...]
     weight_counts: tuple[int, ...]
     transfers: int
+    origin: int
     rank: int
 
     @property
@@ -49,21 +52,24 @@ def path_length(
     backward_s: ArrayLike,
     transfer_s: ArrayLike,
     weight_s: ArrayLike = 0.0,
+    ready_s: ArrayLike = 0.0,
 ) -> FloatArray:
-    """Seconds along a path, ``(...)``; never more than the simulated end of its rank.
+    """Seconds to the end of a path, ``(...)``; never more than the simulated end of its rank.
 
     Times broadcast as in `meshwright.costmodels.pipeline.simulate`.
     """
     forward = (np.asarray(forward_s) * path.forward_counts).sum(axis=-1)
     backward = (np.asarray(backward_s) * path.backward_counts).sum(axis=-1)
     weight = (np.asarray(weight_s) * path.weight_counts).sum(axis=-1)
-    return np.asarray(forward + backward + weight + path.transfers * np.asarray(transfer_s))
+    ready = np.asarray(ready_s)
+    start = ready[..., path.origin] if ready.ndim else ready
+    return np.asarray(start + forward + backward + weight + path.transfers * np.asarray(transfer_s))
 
 
 def _binding(schedule: StaticSchedule, end: FloatArray, transfer: float) -> list[int]:
-    """The predecessor that each operation waits for longest, or -1, given all ends, ``(operations + 1,)``."""
+    """The predecessor that each operation waits for longest, negative if none, given all ends from `run`."""
     arrival = end[schedule.data] + schedule.crosses * transfer
-    by_data = (schedule.data >= 0) & ((schedule.previous < 0) | (arrival >= end[schedule.previous]))
+    by_data = (schedule.data >= 0) & (arrival >= end[schedule.previous])
     binding: list[int] = np.where(by_data, schedule.data, schedule.previous).tolist()
     return binding
 
@@ -79,7 +85,8 @@ def _backtrack(schedule: StaticSchedule, binding: list[int], rank: int) -> Path:
     counts = np.bincount(schedule.passes[chained], minlength=NUM_KINDS * schedule.num_chunks)
     forward, backward, weight = counts.reshape(NUM_KINDS, schedule.num_chunks).tolist()
     transfers = int((by_data & schedule.crosses[chained[:-1]]).sum())
-    return Path(tuple(forward), tuple(backward), tuple(weight), transfers, rank)
+    origin = int(schedule.rank[chained[-1]])
+    return Path(tuple(forward), tuple(backward), tuple(weight), transfers, origin, rank)
 
 
 def critical_paths(
@@ -89,10 +96,11 @@ def critical_paths(
     transfer_s: float,
     ranks: Iterable[int] | None = None,
     weight_s: ArrayLike = 0.0,
+    ready_s: ArrayLike = 0.0,
 ) -> list[Path]:
     """The critical path of one set of times to the end of each of some ranks (all), from one simulation."""
-    seconds, transfer, _ = durations(schedule, forward_s, backward_s, transfer_s, weight_s)
-    end = run(schedule, seconds, transfer)
+    seconds, transfer, lead = durations(schedule, forward_s, backward_s, transfer_s, weight_s)
+    end = run(schedule, seconds, transfer, starts(schedule, ready_s, lead))
     binding = _binding(schedule, end[:, 0], float(transfer[0]))
     return [_backtrack(schedule, binding, r) for r in (range(schedule.pp) if ranks is None else ranks)]
 
@@ -121,9 +129,9 @@ def _undominated(paths: list[Path]) -> list[Path]:
 def base_paths(schedule: StaticSchedule) -> tuple[Path, ...]:
     """Few strong paths to start a makespan model from, the same for any times.
 
-    They are critical when all chunks are equal, for every rank, and when one rank is slower than the rest,
-    for that rank, for rank 0, which ends last where chunk 0 lives there, and for the last rank where weight
-    passes follow the last backward.
+    They begin on rank 0, as where no rank is held up. They are critical when all chunks are equal, for every
+    rank, and when one rank is slower than the rest, for that rank, for rank 0, which ends last where chunk 0
+    lives there, and for the last rank where weight passes follow the last backward.
     """
     ranks, apart = np.arange(schedule.pp), _BACKWARD_WORK / 2 if schedule.split else 0.0
     chosen = schedule.rank_of_chunk == ranks[:, None]
@@ -133,8 +141,8 @@ def base_paths(schedule: StaticSchedule) -> tuple[Path, ...]:
     for first in range(0, len(slow), block):
         rows = slow[first : first + block]
         times = rows, (_BACKWARD_WORK - apart) * rows, len(rows) * [_TRANSFER_WORK], apart * rows
-        seconds, transfer, _ = durations(schedule, *times)
-        end = run(schedule, seconds, transfer)
+        seconds, transfer, lead = durations(schedule, *times)
+        end = run(schedule, seconds, transfer, starts(schedule, 0.0, lead))
         for row, ends in zip(rows, np.ascontiguousarray(end.T), strict=True):
             binding = _binding(schedule, ends, _TRANSFER_WORK)
             own = int(schedule.rank_of_chunk[row.argmax()])
@@ -152,7 +160,7 @@ class PathTable:
     ----------
     forward_counts, backward_counts, weight_counts
         ``(P, C)``, passes of each chunk.
-    transfers, rank
+    transfers, origin, rank
         ``(P,)``.
     """
 
@@ -160,6 +168,7 @@ class PathTable:
     backward_counts: FloatArray
     weight_counts: FloatArray
     transfers: FloatArray
+    origin: IntArray
     rank: IntArray
 
     def lengths(
@@ -179,5 +188,6 @@ def base_table(schedule: StaticSchedule) -> PathTable:
         backward_counts=np.array([p.backward_counts for p in paths], dtype=np.float64),
         weight_counts=np.array([p.weight_counts for p in paths], dtype=np.float64),
         transfers=np.array([p.transfers for p in paths], dtype=np.float64),
+        origin=np.array([p.origin for p in paths]),
         rank=np.array([p.rank for p in paths]),
     )

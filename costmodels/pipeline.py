@@ -90,6 +90,12 @@ def durations(
     return np.concatenate(full), np.broadcast_to(transfer, lead).reshape(-1), lead
 
 
+def starts(schedule: StaticSchedule, ready_s: ArrayLike, lead: tuple[int, ...]) -> FloatArray:
+    """When ranks may start, ``(pp, batch)``, from ``(..., pp)`` or what broadcasts to it."""
+    ready = np.broadcast_to(_checked("ready_s", ready_s), (*lead, schedule.pp))
+    return np.ascontiguousarray(ready.reshape(-1, schedule.pp).T)
+
+
 def _start(
     schedule: StaticSchedule, operations: IntArray, end: FloatArray, transfer: FloatArray
 ) -> FloatArray:
@@ -99,11 +105,18 @@ def _start(
     return start
 
 
-def run(schedule: StaticSchedule, seconds: FloatArray, transfer: FloatArray) -> FloatArray:
-    """End of every operation, ``(operations + 1, batch)``; the last row, at 0, is "none" (-1)."""
-    end = np.zeros((schedule.kind.size + 1, transfer.size))
+def run(schedule: StaticSchedule, seconds: FloatArray, transfer: FloatArray, ready: FloatArray) -> FloatArray:
+    """End of every operation, ``(operations + pp, batch)``; behind them, from the last row up, ``ready``.
+
+    So the index -1 of "needs no other's output" is rank 0's, where the first chunk lives.
+    """
+    operations = schedule.kind.size
+    end = np.empty((operations + schedule.pp, transfer.size))
+    end[operations:] = ready[::-1]
     if schedule.pp == 1:  # nothing to wait for but the operation before
-        np.cumsum(seconds[schedule.passes], axis=0, out=end[:-1])
+        own = seconds[schedule.passes]
+        own[0] += ready[0]
+        np.cumsum(own, axis=0, out=end[:-1])
         return end
     data, previous, passes = schedule.data, schedule.previous, schedule.passes
     crosses, late = schedule.crosses.astype(np.int64), np.stack([np.zeros_like(transfer), transfer])
@@ -121,6 +134,7 @@ def simulate(
     backward_s: ArrayLike,
     transfer_s: ArrayLike,
     weight_s: ArrayLike = 0.0,
+    ready_s: ArrayLike = 0.0,
 ) -> PipelineTimes:
     """Run the schedule: each operation starts when its rank is free and its input has arrived.
 
@@ -137,6 +151,8 @@ def simulate(
         it occupies neither.
     weight_s
         Seconds of the weight gradients of one micro-batch, as ``backward_s``; 0 without weight passes.
+    ready_s
+        Seconds before which a rank starts nothing, broadcasting to ``(..., pp)``.
 
     Raises
     ------
@@ -146,12 +162,13 @@ def simulate(
     """
     seconds, transfer, lead = durations(schedule, forward_s, backward_s, transfer_s, weight_s)
     batch, pp = transfer.size, schedule.pp
+    ready = starts(schedule, ready_s, lead)
     last, last_backward = schedule.last_operation(), schedule.last_operation(schedule.last_kind)
     end_s, last_backward_start_s = np.empty((batch, pp)), np.empty((batch, pp))
     block = rows_at_once(schedule)
     for first in range(0, batch, block):
         rows = slice(first, first + block)
-        end = run(schedule, np.ascontiguousarray(seconds[:, rows]), transfer[rows])
+        end = run(schedule, np.ascontiguousarray(seconds[:, rows]), transfer[rows], ready[:, rows])
         end_s[rows] = end[last].T
         last_backward_start_s[rows] = _start(schedule, last_backward, end, transfer[rows]).T
     once = seconds.reshape(NUM_KINDS, schedule.num_chunks, batch).sum(axis=0)

@@ -51,7 +51,7 @@ class StaticSchedule:
     kind, chunk, microbatch, rank
         ``(operations,)`` each. Along rising indices the operations of one rank stand in its running order.
     previous
-        ``(operations,)``, the operation before on the same rank, or -1.
+        ``(operations,)``, the operation before on the same rank, or ``-1 - rank`` where it is the first.
     data
         ``(operations,)``, the operation whose output this one needs, or -1.
     crosses
@@ -228,7 +228,7 @@ def build(name: str, pp: int, vpp: int, num_microbatches: int) -> StaticSchedule
     data = _data_dependency(kind, chunk, microbatch, whole, lives.size)
     number = np.argsort(by_level).reshape(pp, -1)
     previous = np.empty_like(data)
-    previous[number] = np.pad(number[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+    previous[number] = np.column_stack([-1 - np.arange(pp), number[:, :-1]])
     return StaticSchedule(
         name,
         pp,

@@ -3,12 +3,13 @@
 A step ends when the slowest rank has reduced its gradients and the slowest rank has updated its share (the
 gradient norm is a barrier between the two):
 
-``step = max_r(end_r + exposed reduction_r) + max_r(optimizer_r + exposed gather_r) + fixed``
+``step = max_r(end_r + exposed reduction_r) + max_r(optimizer_r) + fixed``
 
 where ``end_r`` comes from the event simulation of the pipeline. Gradient reduction overlaps with the rank's
 last backward pass (its last weight pass where the schedule tells these apart), gathering of updated
-parameters with its first forward pass (stages 1 and 2), by the profile's shares. Left out: stragglers and
-jitter, and kernels slowed by communication beside them.
+parameters with its first forward pass (stages 1 and 2), by the profile's shares. What is left of the gather
+holds up the rank's first pass: all ranks gather at once, so a rank whose input arrives later feels nothing
+of it. Left out: optimizers that run on while other ranks start the next step.
 """
 
 from collections.abc import Iterator, Mapping
@@ -165,6 +166,23 @@ def chunk_times(
     return forward + each, backward - weight + each, weight
 
 
+def gather_times(
+    setting: Setting,
+    schedule: StaticSchedule,
+    tables: Tables,
+    rows: IntArray,
+    kinds: IntArray,
+    forward: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Return seconds in which ranks gather updated parameters, and what of it holds up their first pass.
+
+    Each (b, R), for layers by rank (b, R, K) and the forward seconds of chunks (b, C).
+    """
+    gather = np.einsum("brk,bk->br", kinds, tables.gather_s[rows])
+    first = setting.profile.overlap_parameters * forward[:, schedule.chunks_of_rank[:, 0]]
+    return gather, exposed_time(gather, first, setting.profile.overlap_cost)
+
+
 def _by_rank(schedule: StaticSchedule, values: FloatArray | IntArray) -> FloatArray:
     """Return values of chunks (b, C, ...) summed on their ranks, (b, R, ...)."""
     placed = (schedule.rank_of_chunk == np.arange(schedule.pp)[:, None]).astype(np.float64)
@@ -182,24 +200,22 @@ def _time(
     """Return seconds by cause, hidden seconds and the critical rank for the rows of one schedule."""
     m, profile = schedule.num_microbatches, setting.profile
     forward, backward, weight = chunk_times(schedule, tables, rows, counts)
-    times = simulate(schedule, forward, backward, tables.transfer_s[rows], weight)
-    instant = simulate(schedule, forward, backward, 0.0, weight) if detail else times
     layers = _by_rank(schedule, counts)
     kinds = layers.sum(axis=-1)
+    gather, early = gather_times(setting, schedule, tables, rows, kinds, forward)
+    times = simulate(schedule, forward, backward, tables.transfer_s[rows], weight, early)
+    instant = simulate(schedule, forward, backward, 0.0, weight, early) if detail else times
 
     reduction = np.einsum("brk,bk->br", kinds, tables.reduce_s[rows])
     window = profile.overlap_gradients * (times.end_s - times.last_backward_start_s)
     late = exposed_time(reduction, window, profile.overlap_cost)
     rank = (times.end_s + late).argmax(axis=1)
-    gather = np.einsum("brk,bk->br", kinds, tables.gather_s[rows])
-    first = profile.overlap_parameters * forward[:, schedule.chunks_of_rank[:, 0]]
-    early = exposed_time(gather, first, profile.overlap_cost)
-    update = np.einsum("brk,bk->br", kinds, tables.optimizer_s[rows])
-    last = (update + early).argmax(axis=1)
+    update = np.einsum("brk,bk->br", kinds, tables.optimizer_s[rows]).max(axis=1)
 
     end, end_instant = _pick(times.end_s, rank), _pick(instant.end_s, rank)
-    busiest = instant.busy_s.argmax(axis=1)  # it may end after the rank that the step waits for
-    told = np.where(_pick(instant.busy_s, busiest) <= end_instant, busiest, rank)
+    taken = instant.busy_s + early
+    busiest = taken.argmax(axis=1)  # it may end after the rank that the step waits for
+    told = np.where(_pick(taken, busiest) <= end_instant, busiest, rank)
     on_rank = np.take_along_axis(layers, told[:, None, None, None], axis=1)[:, 0]
     kinds_on_rank = on_rank.sum(axis=-1)
     ahead = m * np.einsum("bk,bkp->pb", kinds_on_rank, tables.forward_parts[rows])
@@ -207,13 +223,13 @@ def _time(
     own = dict.fromkeys((*FORWARD, *BACKWARD), np.zeros(len(rows)))
     for name, seconds in (*zip(FORWARD, ahead, strict=True), *zip(BACKWARD, back, strict=True)):
         own[name] = own[name] + seconds
-    own["parameter_gather"] = own["parameter_gather"] + _pick(early, last)
+    own["parameter_gather"] = own["parameter_gather"] + _pick(early, told)
     own["gradient_reduction"] = own["gradient_reduction"] + _pick(late, rank)
-    waited = end_instant - _pick(instant.busy_s, told)
+    waited = end_instant - _pick(taken, told)
     spent = own | {
         "bubble": np.where(waited > ROUNDING * end, waited, 0.0),
         "pipeline_transfer": end - end_instant + 2 * m * schedule.vpp * tables.pass_s[rows],
-        "optimizer": _pick(update, last),
+        "optimizer": update,
         "fixed": np.full(len(rows), profile.step_fixed_s),
     }
     hidden = {
@@ -225,7 +241,7 @@ def _time(
             )
         ),
         "parameter_gather": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_gather_s[rows])
-        + _pick(gather - early, last),
+        + _pick(gather - early, told),
         "gradient_reduction": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_reduce_s[rows])
         + _pick(reduction - late, rank),
     }

@@ -24,7 +24,9 @@ def spread_bound(f: Field, split: Split) -> float:
     share, transfer = f.forward_share[split.row], split.tables.transfer_s[0]
     apart = weight.sum() if layout.split else np.inf
     spread = uniform_bound(layout.name, layout.pp, layout.vpp, passes, ranks.sum(), share, transfer, apart)
-    return float(max(passes * ranks.max(), float(spread)) + _update(f, split)) * SAFETY
+    ready = _ready(f, split, forward)
+    through = max((passes * ranks + ready).max(), float(spread) + ready.min())
+    return float(through + _update(f, split)) * SAFETY
 
 
 def path_bound(f: Field, split: Split) -> float:
@@ -34,7 +36,8 @@ def path_bound(f: Field, split: Split) -> float:
     reduction = _by_rank(schedule, split.kinds @ tables.reduce_s[0])
     paths = base_table(schedule)
     passes = paths.backward_counts[:, schedule.chunks_of_rank].min(axis=2)
-    own = paths.lengths(forward, backward, float(tables.transfer_s[0]), weight)
+    ready = _ready(f, split, forward)
+    own = ready[paths.origin] + paths.lengths(forward, backward, float(tables.transfer_s[0]), weight)
     ends = own + passes @ split.filled.seconds + f.setting.profile.overlap_cost * reduction[paths.rank]
     return float(ends.max() + _update(f, split)) * SAFETY
 
@@ -60,13 +63,16 @@ def _by_rank(schedule: StaticSchedule, values: FloatArray) -> FloatArray:
 
 def _update(f: Field, split: Split) -> float:
     """Return what follows the barrier, which recomputation does not touch, and the step's fixed time."""
-    profile, tables, schedule = f.setting.profile, split.tables, split.layout
-    own = _by_rank(schedule, split.kinds @ tables.optimizer_s[0])
-    gather = _by_rank(schedule, split.kinds @ tables.gather_s[0])
-    forward, _, _ = _chunk_times(f, split)
+    update = _by_rank(split.layout, split.kinds @ split.tables.optimizer_s[0])
+    return float(update.max() + f.setting.profile.step_fixed_s)
+
+
+def _ready(f: Field, split: Split, forward: FloatArray) -> FloatArray:
+    """Return what gathering parameters holds up the first pass of each rank, (R,)."""
+    profile, schedule = f.setting.profile, split.layout
+    gather = _by_rank(schedule, split.kinds @ split.tables.gather_s[0])
     window = profile.overlap_parameters * forward[schedule.chunks_of_rank[:, 0]]
-    update = own + exposed_time(gather, window, profile.overlap_cost)
-    return float(update.max() + profile.step_fixed_s)
+    return exposed_time(gather, window, profile.overlap_cost)
 
 
 def equal_chunk_bounds(f: Field, rows: IntArray, strong: bool = False) -> FloatArray:

@@ -44,6 +44,14 @@ def timed_schedules(draw, **limits):
     return schedule, forward_s, backward_s, transfer_s, draw(times) if schedule.split else np.zeros(n)
 
 
+@st.composite
+def held_up_schedules(draw, **limits):
+    """The same, and seconds before which each rank starts nothing."""
+    case = draw(timed_schedules(**limits))
+    pp = case[0].pp
+    return *case, draw(st.lists(seconds(), min_size=pp, max_size=pp).map(np.array))
+
+
 # Hardware ------------------------------------------------------------------------------------------------
 
 

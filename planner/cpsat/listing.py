@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.paths import Path, base_paths, critical_paths
+from meshwright.costmodels.paths import Path, base_paths
 from meshwright.costmodels.schedule import StaticSchedule
-from meshwright.costmodels.step import chunk_times, price
+from meshwright.costmodels.step import price
 from meshwright.planner.bounds import SAFETY
 from meshwright.planner.cpsat.mesh_solver import (
     Candidate,
     MeshTask,
     candidates,
+    plan_paths,
     schedule_of,
     stage_mixes,
 )
@@ -198,13 +199,8 @@ class Listing:
         """Return the critical paths of plans that are not known yet."""
         fresh: dict[Path, None] = {}
         for plan in plans:
-            forward, backward, weight = (
-                of[0] for of in chunk_times(self.schedule, self.task.tables, np.array([0]), plan.counts[None])
-            )
             ranks = sorted({0, plan.critical_rank})
-            fresh |= dict.fromkeys(
-                critical_paths(self.schedule, forward, backward, self.transfer_s, ranks, weight_s=weight)
-            )
+            fresh |= dict.fromkeys(plan_paths(self.task, self.schedule, plan.counts, ranks))
         return [path for path in fresh if path not in set(self.paths)]
 
     def _ruled_out(self, chains: _Chains, paths: Sequence[Path], cutoff_s: float) -> _Chains:

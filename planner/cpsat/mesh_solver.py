@@ -1,16 +1,16 @@
 """Solve one mesh: propose, simulate, cut, until nothing faster than the cutoff is left."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from ortools.sat.python import cp_model
 
-from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.paths import Path, base_paths, critical_paths, path_length
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.schedule import StaticSchedule, build
-from meshwright.costmodels.step import Price, chunk_times, price
+from meshwright.costmodels.step import Price, chunk_times, gather_times, price
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
 from meshwright.planner.bounds import Demand
@@ -108,6 +108,20 @@ def schedule_of(task: MeshTask) -> StaticSchedule:
     """Return the schedule that a mesh runs."""
     s = task.strategies
     return build(s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0]))
+
+
+def plan_paths(
+    task: MeshTask, schedule: StaticSchedule, counts: IntArray, ranks: Iterable[int]
+) -> list[Path]:
+    """Return the critical paths of a plan, (C, K, M), to the ends of some ranks."""
+    tables, rows = task.tables, np.array([0])
+    forward, backward, weight = chunk_times(schedule, tables, rows, counts[None])
+    kinds = counts.sum(axis=-1)[schedule.chunks_of_rank].sum(axis=1)
+    _, ready = gather_times(task.setting, schedule, tables, rows, kinds[None], forward)
+    transfer = float(tables.transfer_s[0])
+    return critical_paths(
+        schedule, forward[0], backward[0], transfer, ranks, weight_s=weight[0], ready_s=ready[0]
+    )
 
 
 def stage_mixes(
@@ -263,11 +277,6 @@ class MeshSolver:
         got = price(task.setting, task.strategies, counts[None], task.tables, detail=False)
         return candidates(got, [counts], [cuts])[0]
 
-    def _times(self, counts: IntArray) -> tuple[FloatArray, ...]:
-        """Return forward, backward and weight seconds of each chunk, (C,)."""
-        times = chunk_times(self.schedule, self.task.tables, np.array([0]), counts[None])
-        return tuple(of[0] for of in times)
-
     def _cut_relaxed(self) -> None:
         """Cut at the optimum of the linear relaxation until its bound is its simulated time."""
         goals, relaxed = self.objective, Relaxation(self.model)
@@ -278,8 +287,10 @@ class MeshSolver:
             forward, backward = relaxed.values(goals.forward), relaxed.values(goals.backward)
             weight = relaxed.values(goals.weight) if self.schedule.split else 0.0
             moved = transfer / self.scaled.unit_s
-            paths = critical_paths(self.schedule, forward, backward, moved, weight_s=weight)
-            ends = [float(path_length(path, forward, backward, moved, weight)) for path in paths]
+            times = forward, backward, moved
+            ready = relaxed.values(goals.ready)
+            paths = critical_paths(self.schedule, *times, weight_s=weight, ready_s=ready)
+            ends = [float(path_length(path, *times, weight, ready)) for path in paths]
             if max(ends) <= relaxed.values([goals.finish])[0] * (1 + RELAXED_GAP):
                 return
             for at in np.argsort(ends)[-RELAXED_CUTS:]:
@@ -287,10 +298,8 @@ class MeshSolver:
 
     def _cut_at(self, found: Candidate) -> None:
         """Cut with the critical paths of a plan, to the end of every rank that could be last."""
-        forward, backward, weight = self._times(found.counts)
-        transfer = float(self.task.tables.transfer_s[0])
         ranks = {0, self.schedule.pp - 1, found.critical_rank}
-        for path in critical_paths(self.schedule, forward, backward, transfer, ranks, weight_s=weight):
+        for path in plan_paths(self.task, self.schedule, found.counts, ranks):
             self.objective.cut(path)
 
 

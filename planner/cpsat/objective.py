@@ -1,8 +1,9 @@
 """The objective of a mesh: finish of the slowest rank plus update of the slowest rank, as a set of cuts.
 
-Every path through the schedule is linear in the chunks' times and never longer than the simulated time of
-the event that it leads to. The model starts from paths that hold for any plan; each plan it proposes is
-simulated, and its critical path becomes one more cut.
+A rank starts when it has gathered what its first pass does not hide. Every path through the schedule is
+linear in the chunks' times and never longer than the simulated time of the event that it leads to. The model
+starts from paths that hold for any plan; each plan it proposes is simulated, and its critical path becomes
+one more cut.
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ class Objective:
     forward: list[Expression] = field(default_factory=list)
     backward: list[Expression] = field(default_factory=list)
     weight: list[Expression] = field(default_factory=list)
+    ready: list[cp_model.IntVar] = field(default_factory=list)
     known: set[Path] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -45,7 +47,8 @@ class Objective:
                     self._bound(f"w{c}", [int(s.weight[k]) * n for (k, _), n in counts.items()])
                 )
         for rank in range(v.schedule.pp):
-            self._after(rank)
+            v.model.add(self.update >= self._per_layer(rank, s.optimizer))
+            self.ready.append(self._start(rank))
         v.model.add(self.total <= self.most)
 
     @property
@@ -69,15 +72,16 @@ class Objective:
         terms = [int(table[k]) * n for c in own for (k, _), n in v.counts[c].items()]
         return cp_model.LinearExpr.sum(terms)
 
-    def _after(self, rank: int) -> None:
-        """Optimizer and gathering of parameters follow the barrier; the first forward pass hides some."""
+    def _start(self, rank: int) -> cp_model.IntVar:
+        """Return when a rank starts: parameters are gathered, of which its first pass hides some."""
         v, s = self.variables, self.scaled
+        ready = v.model.new_int_var(0, self.most, f"ready{rank}")
         first = int(v.schedule.chunks_of_rank[rank][0])
         terms = [int(s.gather_window[k]) * n for (k, _), n in v.counts[first].items()]
         window = cp_model.LinearExpr.sum([s.pass_gather_window, *terms])
-        own = self._per_layer(rank, s.optimizer)
-        v.model.add(self.update >= own + self._per_layer(rank, s.gather_floor))
-        v.model.add(self.update >= own + self._per_layer(rank, s.gather) - window)
+        v.model.add(ready >= self._per_layer(rank, s.gather_floor))
+        v.model.add(ready >= self._per_layer(rank, s.gather) - window)
+        return ready
 
     def cut(self, path: Path) -> None:
         """Add a path to the end of a rank, with the gradient reduction that follows it there, once."""
@@ -85,7 +89,7 @@ class Objective:
             return
         self.known.add(path)
         v, s = self.variables, self.scaled
-        terms: list[Expression] = [path.transfers * s.transfer]
+        terms: list[Expression] = [path.transfers * s.transfer, self.ready[path.origin]]
         terms += [n * self.forward[c] for c, n in enumerate(path.forward_counts) if n]
         terms += [n * self.backward[c] for c, n in enumerate(path.backward_counts) if n]
         terms += [n * self.weight[c] for c, n in enumerate(path.weight_counts) if n]

@@ -69,8 +69,8 @@ class Stages:
         First layer and the one after the last, (E,).
     forward_s, backward_s, weight_s
         Seconds of a pass, (E,).
-    late_s, update_s
-        Exposed gradient reduction, and what follows the barrier, (E,).
+    ready_s, late_s, update_s
+        Exposed gather before the first pass and gradient reduction behind the last, and optimizer, (E,).
     counts
         Layers by kind and mode, (E, K, M).
     """
@@ -80,6 +80,7 @@ class Stages:
     forward_s: FloatArray
     backward_s: FloatArray
     weight_s: FloatArray
+    ready_s: FloatArray
     late_s: FloatArray
     update_s: FloatArray
     counts: IntArray
@@ -87,10 +88,17 @@ class Stages:
     def along(self, rank: int, paths: Sequence[Path]) -> FloatArray:
         """Return what each run adds to each path as the stage of a rank, (E, P)."""
         times = [
-            (p.forward_counts[rank], p.backward_counts[rank], p.weight_counts[rank], p.rank == rank)
+            (
+                p.forward_counts[rank],
+                p.backward_counts[rank],
+                p.weight_counts[rank],
+                p.origin == rank,
+                p.rank == rank,
+            )
             for p in paths
         ]
-        seconds = np.stack([self.forward_s, self.backward_s, self.weight_s, self.late_s], axis=1)
+        passes = (self.forward_s, self.backward_s, self.weight_s)
+        seconds = np.stack([*passes, self.ready_s, self.late_s], axis=1)
         return np.asarray(seconds @ np.array(times, dtype=np.float64).T)
 
 
@@ -102,7 +110,7 @@ def stages_of(setting: Setting, tables: Tables, schedule: StaticSchedule, runs: 
     forward, backward, weight = (of[:, 0] for of in chunk_times(schedule, tables, rows, counts[:, None]))
     layers, lost = counts.sum(axis=2), profile.overlap_cost
     window = profile.overlap_gradients * (weight if schedule.split else backward)
-    gather = exposed_time(layers @ tables.gather_s[0], profile.overlap_parameters * forward, lost)
+    first = profile.overlap_parameters * forward
     start, stop = np.array(places, dtype=np.int64).T
     return Stages(
         start=start,
@@ -110,7 +118,8 @@ def stages_of(setting: Setting, tables: Tables, schedule: StaticSchedule, runs: 
         forward_s=forward,
         backward_s=backward,
         weight_s=weight,
+        ready_s=exposed_time(layers @ tables.gather_s[0], first, lost),
         late_s=exposed_time(layers @ tables.reduce_s[0], window, lost),
-        update_s=layers @ tables.optimizer_s[0] + gather,
+        update_s=layers @ tables.optimizer_s[0],
         counts=counts,
     )

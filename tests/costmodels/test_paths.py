@@ -9,10 +9,10 @@ from meshwright.costmodels.paths import base_paths, base_table, critical_paths, 
 from meshwright.costmodels.pipeline import simulate
 from meshwright.costmodels.schedule import build, names
 from tests.costmodels.cases import ROUNDING, smallest_vpp
-from tests.strategies import schedules, seconds, timed_schedules
+from tests.strategies import held_up_schedules, schedules, seconds, timed_schedules
 
 
-@given(timed_schedules(), st.data())
+@given(held_up_schedules(), st.data())
 def test_a_path_that_is_critical_somewhere_is_a_bound_everywhere(case, data):
     schedule, *times = case
     n = schedule.num_chunks
@@ -20,12 +20,13 @@ def test_a_path_that_is_critical_somewhere_is_a_bound_everywhere(case, data):
         np.array(data.draw(st.lists(seconds(), min_size=n, max_size=n))) for _ in range(3)
     )
     transfer_s, weight_s = data.draw(seconds()), schedule.split * weight_s
+    starts = {"weight_s": weight_s, "ready_s": data.draw(seconds()) * (np.arange(schedule.pp) % 2)}
     end_s = simulate(schedule, *times).end_s
-    for path in critical_paths(schedule, forward_s, backward_s, transfer_s, weight_s=weight_s):
+    for path in critical_paths(schedule, forward_s, backward_s, transfer_s, **starts):
         assert path_length(path, *times) <= end_s[path.rank] * ROUNDING
 
 
-@given(timed_schedules())
+@given(held_up_schedules())
 def test_base_paths_are_bounds_for_any_times(case):
     schedule, *times = case
     end_s = simulate(schedule, *times).end_s
@@ -53,17 +54,18 @@ def test_a_table_of_paths_has_their_lengths(case):
     lengths = table.lengths(forward, backward, float(times[2]), weight)
     assert lengths == pytest.approx(np.array([float(path_length(path, *times)) for path in paths]), rel=1e-12)
     assert table.rank.tolist() == [path.rank for path in paths]
+    assert set(table.origin.tolist()) == {0}  # of ranks that nothing holds up the first alone begins
 
 
-@given(timed_schedules())
+@given(held_up_schedules())
 def test_a_critical_path_is_as_long_as_its_rank_ends_late(case):
     schedule, *times = case
-    forward_s, backward_s, transfer_s, weight_s = times
-    together = critical_paths(schedule, forward_s, backward_s, transfer_s, weight_s=weight_s)
+    passes, starts = times[:3], dict(zip(("weight_s", "ready_s"), times[3:], strict=True))
+    together = critical_paths(schedule, *passes, **starts)
     end_s = simulate(schedule, *times).end_s
     assert [path.rank for path in together] == list(range(schedule.pp))
     for rank, path in enumerate(together):
-        (alone,) = critical_paths(schedule, forward_s, backward_s, transfer_s, [rank], weight_s=weight_s)
+        (alone,) = critical_paths(schedule, *passes, [rank], **starts)
         assert path == alone
         assert path_length(path, *times) == pytest.approx(end_s[rank], rel=1e-12)
 

@@ -10,10 +10,10 @@ from meshwright.costmodels.pipeline import simulate
 from meshwright.costmodels.schedule import BACKWARD, FORWARD, WEIGHT, build
 from meshwright.hardware.errors import MeshwrightError
 from tests.costmodels.cases import ROUNDING, smallest_vpp
-from tests.strategies import seconds, timed_schedules
+from tests.strategies import held_up_schedules, seconds, timed_schedules
 
 
-def oracle(schedule, forward_s, backward_s, transfer_s, weight_s):
+def oracle(schedule, forward_s, backward_s, transfer_s, weight_s, ready_s):
     """Run every rank's list in a plain loop; return (end, start of last backward or weight) per rank.
 
     Knows only the order of each rank and that F needs F before, B needs B after, the turn at the end, W needs
@@ -31,7 +31,7 @@ def oracle(schedule, forward_s, backward_s, transfer_s, weight_s):
         whole |= {(c, m) for (_, c, m), is_whole in zip(queue, order.whole, strict=True) if is_whole}
         queues.append(queue)
     final = WEIGHT if schedule.split else BACKWARD
-    done, clock, last_start = {}, [0.0] * schedule.pp, [0.0] * schedule.pp
+    done, clock, last_start = {}, ready_s.tolist(), [0.0] * schedule.pp
     while any(queues):
         for rank, queue in enumerate(queues):
             while queue:
@@ -56,7 +56,7 @@ def oracle(schedule, forward_s, backward_s, transfer_s, weight_s):
     return clock, last_start
 
 
-@given(timed_schedules())
+@given(held_up_schedules())
 def test_agrees_with_an_independent_simulator(case):
     times = simulate(*case)
     end_s, start_s = oracle(*case)
@@ -104,6 +104,23 @@ def test_no_time_falls_when_a_duration_rises(case, data):
         slower = simulate(schedule, *(t + extra * (i == which) for i, t in enumerate(given_s)))
         assert (slower.end_s >= before.end_s).all()
         assert (slower.last_backward_start_s >= before.last_backward_start_s).all()
+
+
+@given(held_up_schedules(), st.data())
+def test_a_rank_held_up_delays_others_by_no_more(case, data):
+    """Nor does it delay anything while it would wait for its input anyway."""
+    schedule, *times, ready_s = case
+    rank, by = data.draw(st.integers(0, schedule.pp - 1)), data.draw(seconds())
+    before = simulate(*case)
+    after = simulate(schedule, *times, ready_s + by * (np.arange(schedule.pp) == rank))
+    assert (after.end_s >= before.end_s).all()
+    assert (after.end_s <= (before.end_s + by) * ROUNDING).all()
+    assert after.busy_s.tolist() == before.busy_s.tolist()
+    forward_s, _, transfer_s, _ = times
+    own = schedule.chunks_of_rank[:, 0]
+    arrival_s = np.array([forward_s[:chunk].sum() + chunk * transfer_s for chunk in own])
+    free, slack = simulate(schedule, *times), simulate(schedule, *times, arrival_s / ROUNDING)
+    assert free.end_s.tolist() == slack.end_s.tolist()
 
 
 @given(timed_schedules())

@@ -101,7 +101,7 @@ def test_data_flow_follows_the_model(schedule):
 def test_operations_of_a_rank_run_one_after_another(schedule):
     for rank in range(schedule.pp):
         mine = np.flatnonzero(schedule.rank == rank)
-        assert schedule.previous[mine].tolist() == [-1, *mine[:-1].tolist()]
+        assert schedule.previous[mine].tolist() == [-1 - rank, *mine[:-1].tolist()]
 
 
 @given(schedules())

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from meshwright.costmodels.memory import ITEMS
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.step import CAUSES, price
 from meshwright.costmodels.tables import build_tables
-from tests.costmodels.cases import even_counts, make_strategies
+from tests.costmodels.cases import SMALL, even_counts, make_setting, make_strategies
 from tests.strategies import cost_settings, decoders, plans
 
 ROUNDING = 1 + 1e-9
@@ -140,6 +140,45 @@ def test_no_step_is_slower_on_better_hardware(better, plan, factor):
     now = price(setting, strategies, counts)
     then = price(HARDWARE[better](setting, factor), strategies, counts)
     assert then.step_time_s[0] <= now.step_time_s[0] * ROUNDING
+
+
+def _compute(parts, seconds):
+    """Return parts of passes that are all compute, the first of their causes."""
+    return np.broadcast_to(seconds, parts.shape) * (np.arange(parts.shape[-1]) == 0)
+
+
+of_kinds = st.lists(st.floats(0, 4), min_size=3, max_size=3)
+
+
+@some
+@given(
+    pp=st.sampled_from((2, 4)),
+    m=st.integers(1, 8),
+    shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    seconds=st.tuples(of_kinds, of_kinds, of_kinds),
+    quick=st.tuples(st.integers(0, 2), st.floats(0, 1)),
+)
+@example(pp=2, m=2, shares=(1, 0), seconds=([1, 0, 1], [1, 0, 0], [0, 0, 1]), quick=(2, 0))
+def test_no_step_is_slower_when_one_kind_of_layer_is_faster(pp, m, shares, seconds, quick):
+    """Parameters to gather are harder to hide beside a shorter pass: by no more than it is shorter.
+
+    Nor where the step waits for another rank: one kind may be slow, another have much to gather.
+    """
+    setting = make_setting(overlap_parameters=shares[0], overlap_cost=shares[1])
+    strategies, counts = make_strategies(pp=pp, num_microbatches=m), even_counts(SMALL, pp)
+    tables, (kind, factor) = build_tables(setting, strategies), quick
+    forward, backward, gather = (np.array(each, dtype=np.float64) for each in seconds)
+    tables = replace(
+        tables,
+        gather_s=gather[None],
+        forward_parts=_compute(tables.forward_parts, forward[:, None]),
+        backward_parts=_compute(tables.backward_parts, backward[:, None, None]),
+    )
+    faster = replace(
+        tables, forward_parts=tables.forward_parts * np.where(np.arange(3) == kind, factor, 1)[:, None]
+    )
+    now, then = (price(setting, strategies, counts, t).step_time_s[0] for t in (tables, faster))
+    assert then <= now * ROUNDING
 
 
 @few

@@ -3,7 +3,9 @@
 The closed form of 1F1B is a maximum over ranks: the first micro-batch through all stages and back to rank r,
 all that r has left to do, and the last micro-batch back to stage 0,
 
-``total + (m - 1) work_r - (min(m, pp - r) - 1) forward_r``.
+``total + (m - 1) work_r - (min(m, pp - r) - 1) forward_r``,
+
+behind what rank 0 waits for before it starts.
 
 It never exceeds the simulated step, and nearly attains it where transfers take no time and micro-batches
 are many. Given its layers, a stage is best with the least recomputation that fits: everything else is the
@@ -24,7 +26,7 @@ from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.paths import Path, critical_paths
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.schedule import build
-from meshwright.costmodels.step import chunk_times, fixed_bytes, price
+from meshwright.costmodels.step import chunk_times, fixed_bytes, gather_times, price
 from meshwright.planner.cpsat.mesh_solver import MeshTask
 
 GRAIN = 2e-5
@@ -47,6 +49,7 @@ class _Stage:
 
     forward_s: float
     backward_s: float
+    ready_s: float
     late_s: float
     excess_s: float
     update_s: float
@@ -113,9 +116,10 @@ class Programme:
         return _Stage(
             forward_s=forward,
             backward_s=backward,
+            ready_s=float(gather),
             late_s=float(late),
             excess_s=(m - 1) * (forward + backward) - (behind - 1) * forward,
-            update_s=float(layers @ t.optimizer_s[0]) + float(gather),
+            update_s=float(layers @ t.optimizer_s[0]),
             counts=options[seconds.argmin()],
         )
 
@@ -123,8 +127,8 @@ class Programme:
         """Return (excess, update, work, paths ...) of a rank by first layer and stop, (L+1, L+1, P+3)."""
         prefix, last = self.task.graph.prefix_counts, self.layers - (self.pp - 1 - rank)
         found = np.full((self.layers + 1, self.layers + 1, 3 + len(paths)), np.inf)
-        ways = [(1, 1, rank == 0)] + [
-            (p.forward_counts[rank], p.backward_counts[rank], p.rank == rank) for p in paths
+        ways = [(1, 1, rank == 0, rank == 0)] + [
+            (p.forward_counts[rank], p.backward_counts[rank], p.origin == rank, p.rank == rank) for p in paths
         ]
         weights = np.array(ways, dtype=np.float64)
         for start in range(rank, last) if rank else [0]:
@@ -132,7 +136,8 @@ class Programme:
                 own = self.stage(rank, tuple((prefix[stop] - prefix[start]).tolist()))
                 if own is not None:
                     found[start, stop, :2] = own.excess_s, own.update_s
-                    found[start, stop, 2:] = weights @ (own.forward_s, own.backward_s, own.late_s)
+                    times = own.forward_s, own.backward_s, own.ready_s, own.late_s
+                    found[start, stop, 2:] = weights @ times
         return found
 
     def run(self, paths: list[Path]) -> tuple[float, IntArray] | None:
@@ -171,12 +176,14 @@ class Programme:
 
     def critical(self, counts: IntArray) -> list[Path]:
         """Return the longest paths of a plan to the end of its first and of its critical rank."""
-        task, s = self.task, self.task.strategies
+        task, s, rows = self.task, self.task.strategies, np.array([0])
         schedule = build(s.schedule[0], self.pp, 1, self.microbatches)
-        forward, backward, _ = chunk_times(schedule, task.tables, np.array([0]), counts[None])
+        forward, backward, _ = chunk_times(schedule, task.tables, rows, counts[None])
+        kinds = counts[None].sum(axis=-1)  # a chunk a rank
+        _, ready = gather_times(task.setting, schedule, task.tables, rows, kinds, forward)
         last = int(price(task.setting, s, counts[None], task.tables).critical_rank[0])
-        transfer = float(task.tables.transfer_s[0])
-        return critical_paths(schedule, forward[0], backward[0], transfer, sorted({0, last}))
+        times = forward[0], backward[0], float(task.tables.transfer_s[0])
+        return critical_paths(schedule, *times, sorted({0, last}), ready_s=ready[0])
 
     def counts(self, cuts: IntArray) -> IntArray:
         """Return the best counts of given cut points, (C, K, M)."""
