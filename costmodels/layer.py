@@ -5,26 +5,22 @@ Sums the operators' work (roofline) and traffic (collectives), for each recomput
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, Num, stacked
-from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.collectives import collective_time, dispatch_time
-from meshwright.costmodels.fusion import WIDE_BYTES, unfused
-from meshwright.costmodels.moe import Exchange, ExpertGemm
-from meshwright.costmodels.operators import Boundary, LayerKind, Operator
+from meshwright.costmodels.moe import Exchange
+from meshwright.costmodels.operators import LayerKind, Operator
 from meshwright.costmodels.overlap import exposed_time
-from meshwright.costmodels.precision import CAST_SHARES, Precision
+from meshwright.costmodels.precision import CAST_SHARES
 from meshwright.costmodels.product import Gemm, Product
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.recompute import MODES, mode_bytes, repeated
 from meshwright.costmodels.roofline import DeviceRates, total_time
-from meshwright.costmodels.vocabulary import CrossEntropy, LossKernel
+from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.costmodels.work import Group, Shape, Traffic, Work
 from meshwright.hardware.span import GroupSpan
 
@@ -98,54 +94,6 @@ class LayerCost:
     backward_launches: FloatArray
     recompute_launches: FloatArray
     trained_weights: FloatArray
-
-
-def adapt(
-    kind: LayerKind, profile: Profile, loss: LossKernel, precision: Precision | None = None
-) -> LayerKind:
-    """Return the kind as a stack runs it: attention kernel, cross entropy, fusion, low-precision products.
-
-    The products of blocks run in the recipe's 8- or 4-bit type; embedding, heads (those of layers that
-    predict ahead as well) and router do not (Transformer Engine; arXiv 2412.19437, section 3.3.1).
-    """
-    blocks = kind.role == "block" and kind.low_precision
-    low = precision is not None and precision.low_compute is not None and blocks
-    wide = precision is not None and precision.element_bytes >= WIDE_BYTES
-    heads = {op.name for op, loss_ in pairwise(kind.operators) if isinstance(loss_, CrossEntropy)}
-    fed = {op.name: then for op, then in pairwise(kind.operators)}
-
-    def swap(op: Operator) -> Operator:
-        if isinstance(op, Attention):
-            kernel = find_attention_kernel(profile.attention)
-            return replace(op, flash=kernel.flash, core=kernel.name)
-        if isinstance(op, CrossEntropy):
-            return replace(op, kernel=loss, parallel=profile.loss_parallel)
-        if isinstance(op, ExpertGemm):
-            return replace(
-                op,
-                low_precision=low,
-                bias_bytes=op.bias * profile.expert_bias_bytes,
-                one_by_one=profile.expert_by_expert,
-                padded=low and profile.expert_padding,
-            )
-        if low and isinstance(op, Gemm):
-            return replace(op, low_precision=op.name not in heads)
-        if isinstance(op, Exchange):
-            once = profile.expert_dispatch == "deduplicated"
-            return replace(op, deduplicated=once, lowered=profile.low_dispatch)
-        if isinstance(op, Boundary):
-            each = _reductions(fed.get(op.name), profile)
-            return replace(op, keeps=profile.keeps_gathered, reductions=each)
-        return unfused(op, profile.fusions, wide)
-
-    return replace(kind, operators=tuple(swap(op) for op in kind.operators))
-
-
-def _reductions(fed: Operator | None, profile: Profile) -> int:
-    """Return the all-reduces of a gradient in front of a product: one a projection that is a module."""
-    if profile.projections_apart and isinstance(fed, Gemm) and fed.shard == "column":
-        return len(fed.outputs)
-    return 1
 
 
 class _Pass(NamedTuple):
@@ -320,7 +268,7 @@ def price_layer(
     Parameters
     ----------
     kind
-        Already adapted to the stack (:func:`adapt`).
+        Already adapted to the stack (:func:`~meshwright.costmodels.adaptation.adapt`).
     shape
         The micro-batch and its split; fields broadcast to (...).
     rates

@@ -167,7 +167,8 @@ class Boundary(Weightless):
     ``context`` it is the other sequence's activations that enter (keys of cross attention). Where it
     ``keeps`` what it gathered for the weight's gradient (PyTorch's DTensor) nothing is gathered again. In
     front of projections that are modules of their own ``reductions`` of them each all-reduce their input's
-    gradient; what sequence parallelism gathers in front of them all comes and goes once.
+    gradient; what sequence parallelism gathers in front of them all comes and goes once. ``quantised`` it
+    gathers what a low-precision product reads, cast before; sums travel in 16 bits.
     """
 
     name: str
@@ -177,6 +178,7 @@ class Boundary(Weightless):
     on: Literal["own", "context"] = "own"
     keeps: bool = False
     reductions: int = 1
+    quantised: bool = False
     trained: ClassVar[bool] = True
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
@@ -191,10 +193,11 @@ class Boundary(Weightless):
         """Return the collectives forward and backward; bytes are zero for the variant not in use."""
         whole = self._whole(shape)
         split, joined = whole * shape.sequence_parallel, whole * (1 - 1 * shape.sequence_parallel)
-        gather, scatter = Traffic("all_gather", split), Traffic("reduce_scatter", split)
+        gathered = split * (shape.product_bytes / shape.element_bytes if self.quantised else 1)
+        gather, scatter = Traffic("all_gather", gathered), Traffic("reduce_scatter", split)
         reduce = Traffic("all_reduce", joined)
         if self.direction == "enter":
-            again = Traffic("all_gather", split * (not self.keeps), "gemm")
+            again = Traffic("all_gather", gathered * (not self.keeps), "gemm")
             return (gather,), (scatter, *(reduce,) * self.reductions, again)
         return (scatter, reduce), (gather,)
 

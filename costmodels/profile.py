@@ -102,6 +102,8 @@ class Profile:
     projections_apart
         Whether queries, keys, values, gate and up are modules of their own, each of which reduces its input's
         gradient over the tensor group; else one product makes them all.
+    quantised_gathers
+        Whether a tensor-parallel group gathers the operands of 8- and 4-bit products as they read them.
     layer_host_s
         Host time that a block's pass costs whatever its operators (modules, hooks, random states of
         checkpoints).
@@ -184,6 +186,7 @@ class Profile:
     loss_parallel: bool
     keeps_gathered: bool
     projections_apart: bool
+    quantised_gathers: bool
     layer_host_s: Num
     tensor_host_s: Num
     forward_host_s: Num

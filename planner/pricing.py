@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.arrays import IntArray
-from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.memory import ITEMS
 from meshwright.costmodels.offload import host_memory_share_bytes, nvme_share_bytes

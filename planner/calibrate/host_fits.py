@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from meshwright.costmodels.layer import adapt
+from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.operators import Operator
 from meshwright.costmodels.profiles import sourced_profile

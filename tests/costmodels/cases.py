@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.costmodels.layer import adapt
+from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_optimizer, find_precision
 from meshwright.costmodels.profile import Profile

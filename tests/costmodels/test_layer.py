@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.layer import adapt, price_layer
+from meshwright.costmodels.layer import price_layer
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.operators import LayerKind, Pointwise
 from meshwright.costmodels.precision import CAST_SHARES, find_precision
@@ -122,3 +123,22 @@ def test_projections_that_are_modules_each_reduce_their_gradient_unless_one_gath
     assert each.backward_launches - once.backward_launches == 3
     split, gathered = priced(kind=joined), priced(apart, alone)
     assert gathered.comm_backward_s.tolist() == split.comm_backward_s.tolist()
+
+
+@pytest.mark.parametrize("name", ["fp8", "mxfp8", "nvfp4-all"])
+def test_what_a_low_precision_product_reads_is_gathered_as_it_reads_it_and_sums_travel_in_16_bits(name):
+    recipe, stack = find_precision(name), replace(GENERIC, quantised_gathers=True)
+    shape = replace(SHAPE, quantised_bytes=recipe.product_bytes)
+
+    def moved(profile, precision, kind=BLOCK):
+        edges = (op for op in adapt(kind, profile, find_loss("full"), precision).operators)
+        sent = [t for op in edges for way in op.traffic(shape) for t in way if t.group == "tensor"]
+        return {
+            way: [t.bytes for t in sent if t.collective == way] for way in ("all_gather", "reduce_scatter")
+        }
+
+    plain, low = moved(GENERIC, recipe), moved(stack, recipe)
+    assert low["reduce_scatter"] == plain["reduce_scatter"]
+    assert low["all_gather"] == pytest.approx([b * recipe.product_bytes / 2 for b in plain["all_gather"]])
+    assert moved(stack, find_precision("bf16")) == plain
+    assert moved(stack, recipe, HEAD) == moved(GENERIC, recipe, HEAD)

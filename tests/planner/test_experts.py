@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.layer import adapt, price_layer
+from meshwright.costmodels.adaptation import adapt
+from meshwright.costmodels.layer import price_layer
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.moe import ExpertGemm
 from meshwright.costmodels.operators import LayerKind

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from meshwright.costmodels.layer import adapt
+from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profiles import find_profile

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.layer import adapt, price_layer
+from meshwright.costmodels.layer import price_layer
 from meshwright.costmodels.loss import LOSSES, find_loss
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.product import Gemm, gemm_work

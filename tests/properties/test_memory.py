@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.attention import Attention
-from meshwright.costmodels.layer import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes, transient_bytes
 from meshwright.costmodels.operators import Pointwise

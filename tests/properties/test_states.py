@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.layer import adapt
+from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.offload import host_link_bytes_per_s
 from meshwright.costmodels.precision import find_optimizer

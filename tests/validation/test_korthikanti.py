@@ -7,7 +7,8 @@ reaches so, wide enough for the scatter of one cluster.
 import pytest
 
 from benchmarks.published import gpt
-from meshwright.costmodels.layer import adapt, price_layer
+from meshwright.costmodels.adaptation import adapt
+from meshwright.costmodels.layer import price_layer
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profiles import find_profile
