@@ -135,6 +135,7 @@ def express(row: Row) -> Expressed:
         profile=profile_of(row),
         headroom=0.0,
         tuning=tuning,
+        recompute_modules=settings.recompute_modules_of(row),
         mtp=predicts_ahead(row),
     )
     problem = Problem(graph, cluster, job)

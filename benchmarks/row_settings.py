@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from benchmarks.rows import Row
+from meshwright.costmodels.modules import MODULES
 from meshwright.planner.tuning import Tuning
 
 _RECIPES: Final = (
@@ -208,10 +209,12 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
         rest = "moe" if row.moe else "none"  # grouped products are not among what it saves
         half = tuple("full" if i % 2 == 0 else rest for i in range(blocks))
         return half, (f"{row.recompute}: keeps every second product, priced as full in every second layer",)
-    modules = row.stated("recompute_modules")
-    named = f" ({', '.join(modules)})" if modules else ""
-    exact = said == "selective" and not modules
-    return ("selective",) * blocks, () if exact else (f"{row.recompute}{named}: priced as selective",)
+    return ("selective",) * blocks, () if said == "selective" else (f"{row.recompute}: priced as selective",)
+
+
+def recompute_modules_of(row: Row) -> tuple[str, ...]:
+    """Return the modules that selective recompute names; none where the mode's own choice runs again."""
+    return tuple(name for name in row.stated("recompute_modules") or () if name in MODULES)
 
 
 def _default_recompute(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

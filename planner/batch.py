@@ -119,7 +119,7 @@ def _shared(case: Case, alike: _Structures) -> Hashable:
         fabric = (*fabric, cluster.nvme_bytes_per_s)
     lengths = model.streams and (model.streams, job.sequence_length, job.target_length, job.image_tokens)
     stack_ = (job.precision, job.optimizer, job.target, case.problem.profile.name, loss_name(case.problem))
-    return alike.number(model.kinds), fabric, stack_, lengths, model.context
+    return alike.number(model.kinds), job.recompute_modules, fabric, stack_, lengths, model.context
 
 
 def _tabled(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.measured_prices import express, price_rows
 from benchmarks.row_settings import DEFAULT_DROPOUT, precision_of, tuning_of
 from benchmarks.rows import read_rows
 
@@ -51,3 +52,20 @@ def test_adapters_stand_where_the_recipe_of_a_model_has_them(model: str, targets
     tuning, assumed = tuning_of(replace(ADAPTED, framework="LitGPT (Fabric)", model_name=model))
     assert tuning.targets == targets
     assert any("adapted products not printed" in note for note in assumed)
+
+
+def test_modules_that_a_row_names_are_those_that_run_again() -> None:
+    rows = {row.id: row for row in read_rows()}
+    named, plain = (
+        rows[f"bridge260401_{name}_256"] for name in ("deepseekv3_gb300_mxfp8", "llama31405b_gb300_fp8")
+    )
+    assert express(named).plan.recompute_modules == ("mla_up_proj",)
+    assert express(plain).plan.recompute_modules == ()
+    longer = replace(
+        named,
+        id="longer",
+        extra={**(named.extra or {}), "recompute_modules": ["mla_up_proj", "moe", "spiral"]},
+    )
+    assert express(longer).plan.recompute_modules == ("mla_up_proj", "moe")
+    again = [p.breakdown["recompute"] for p in price_rows([named, longer]) if p.breakdown]
+    assert again[0] < again[1]
