@@ -1,11 +1,12 @@
 """All meshes of a problem with their tables and bounds: what the search works through."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.offload import host_memory_share_bytes, nvme_share_bytes
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.schedule import StaticSchedule, build, settled
 from meshwright.costmodels.strategy import ON_NVME, Setting
 from meshwright.costmodels.tables import Tables
@@ -14,7 +15,7 @@ from meshwright.planner.chunking import chunk_cuts
 from meshwright.planner.cpsat.mesh_solver import MeshTask
 from meshwright.planner.cpsat.scaling import Limits
 from meshwright.planner.fill import Filled, fill
-from meshwright.planner.meshes import Meshes
+from meshwright.planner.meshes import SCHEDULES, Meshes
 from meshwright.planner.pricing import setting, usable_bytes
 from meshwright.planner.problem import Problem
 from meshwright.planner.rule import has_experts
@@ -109,6 +110,11 @@ class Field:
             self.splits[row] = self._split(row)
         return self.splits[row]
 
+    def wanted(self, row: int) -> Demand:
+        """Return what a mesh must place: beside some schedules a target has fewer modes."""
+        own = self.problem.target.modes_with(SCHEDULES[int(self.meshes.schedule_code[row])])
+        return replace(self.want, allowed=self.want.allowed & np.array([m in own for m in MODES]))
+
     def given(self, rows: IntArray) -> BoolArray:
         """Return whether the chunks of rows are equal, so that only recomputation is open."""
         return np.asarray((self.meshes.vpp[rows] > 1) & (not self.problem.target.uneven_chunks))
@@ -121,7 +127,7 @@ class Field:
         found = []
         for cuts in chunk_cuts(graph, layout.num_chunks, bool(self.given(index)[0])):
             kinds = np.diff(graph.prefix_counts[cuts], axis=0)
-            filled = fill(self.setting, s, tables, self.want, self.usable, layout, kinds)
+            filled = fill(self.setting, s, tables, self.wanted(row), self.usable, layout, kinds)
             found.append(Split(row, layout, passes, tables, cuts, filled))
         return found
 
@@ -132,7 +138,7 @@ class Field:
             self.problem.model,
             self.meshes.take([row]).strategies(),
             self.tables.take(np.array([row])),
-            self.want,
+            self.wanted(row),
             self.limits,
             self.problem.target.recompute_uniform,
             self.problem.target.uneven_chunks,

@@ -48,10 +48,10 @@ def price_splits(f: Field, splits: Sequence[tuple[int, IntArray, IntArray]]) -> 
 
 def _uniform(f: Field, s: Split) -> list[Split]:
     """Return one split for each mode that all blocks may share."""
-    found = []
-    for m in np.flatnonzero(f.want.allowed[f.want.blocks].all(axis=0)):
+    found, want = [], f.wanted(s.row)
+    for m in np.flatnonzero(want.allowed[want.blocks].all(axis=0)):
         counts = np.zeros_like(s.filled.counts)
-        for k, block in enumerate(f.want.blocks):
+        for k, block in enumerate(want.blocks):
             counts[:, k, m if block else 0] = s.kinds[:, k]
         found.append(replace(s, filled=Filled(s.filled.seconds, counts)))
     return found

@@ -164,7 +164,8 @@ def _light_plans(free: Field, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) 
     if not plans:
         return []
     kept = free.tables.take(np.array([plan.row for plan in plans])).saved_bytes
-    thrifty = np.where(free.want.allowed, kept, np.inf).argmin(axis=-1)
+    allowed = np.array([free.wanted(plan.row).allowed for plan in plans])
+    thrifty = np.where(allowed, kept, np.inf).argmin(axis=-1)
     splits = []
     for plan, modes in zip(plans, thrifty, strict=True):
         kinds = plan.candidate.counts.sum(axis=2)

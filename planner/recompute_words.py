@@ -12,24 +12,25 @@ Recompute = str | Sequence[str] | Mapping[str, str]
 or every n-th block, the first included (``"every-2:full"``)."""
 
 
-def layer_modes(problem: Problem, recompute: Recompute) -> tuple[str, ...]:
+def layer_modes(problem: Problem, recompute: Recompute, schedule: str) -> tuple[str, ...]:
     """Return a mode for every layer, ``none`` for embedding and head.
 
     Raises
     ------
     MeshwrightError
-        If a mode is not available, or the text or the number of modes does not fit the blocks.
+        If a mode is not available with target or schedule, or the text or the number of modes does not fit the blocks.
     """
     blocks = problem.model.block_layers
     wanted = _written(recompute, len(blocks))
     if len(wanted) != len(blocks):
         raise MeshwrightError(f"recompute: {len(wanted)} modes are given for {len(blocks)} layers")
-    allowed = problem.target.recompute
+    allowed = problem.target.modes_with(schedule)
     for mode in wanted:
         if mode not in RECOMPUTE_MODES or mode not in allowed:
             have = ", ".join(m for m in RECOMPUTE_MODES if m in allowed)
+            beside = f" and schedule {schedule}" if mode in problem.target.recompute else ""
             raise MeshwrightError(
-                f"recompute: {mode!r} is not available with {problem.target.title}; allowed: {have}"
+                f"recompute: {mode!r} is not available with {problem.target.title}{beside}; allowed: {have}"
             )
     check_modes(problem, set(wanted))
     if problem.target.recompute_uniform and len(set(wanted)) > 1:

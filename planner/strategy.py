@@ -138,8 +138,8 @@ def make_plan(problem: Problem, **decisions: Any) -> Plan:
     written = Strategy(**decisions)
     mesh = written.mesh(problem)
     check_mesh(problem, mesh)
-    modes = layer_modes(problem, written.recompute)
     found = mesh.decisions(0)
+    modes = layer_modes(problem, written.recompute, found["schedule"])
     ranks = rank_of_chunk(found["schedule"], found["pp"], found["vpp"])
     stages = written.layers_per_stage
     if stages is None:

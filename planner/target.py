@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from meshwright.costmodels.schedule import names as schedules
+from meshwright.costmodels.schedule import splits_backward
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS, RECOMPUTE_MODES
 
@@ -36,12 +37,20 @@ class Target:
         ZeRO stages it has, alone and together with a pipeline.
     recompute
         Modes it has; ``recompute_uniform`` if all layers share one.
+    split_zero_stages, split_recompute
+        Which of its ZeRO stages and modes work with schedules that run weight gradients as passes of their
+        own.
     pipeline_families
         Kinds of models (``model_type``) whose pipeline is a generated module, which trains all weights, sees
         all tokens and computes a whole cross entropy; None: pipelines are the framework's own, of any model.
     tensor_families
         Kinds of models that it splits over tensor ranks, training all weights with a whole cross entropy;
         None: any.
+    context_families
+        Kinds of models that it splits over context ranks, with attention to all tokens before, training all
+        weights with a whole cross entropy; None: any.
+    context_shards
+        Whether states may be sharded over context ranks alone where there are copies of the shards.
     tensor_with_pipeline
         Whether tensor ranks and a pipeline go together.
     whole_embedding
@@ -113,8 +122,12 @@ class Target:
     zero_stages_with_pipeline: frozenset[int] = frozenset({0, 1})
     recompute: frozenset[str] = frozenset(RECOMPUTE_MODES)
     recompute_uniform: bool = False
+    split_zero_stages: frozenset[int] = ALL_STAGES
+    split_recompute: frozenset[str] = frozenset(RECOMPUTE_MODES)
     pipeline_families: frozenset[str] | None = None
     tensor_families: frozenset[str] | None = None
+    context_families: frozenset[str] | None = None
+    context_shards: bool = True
     tensor_with_pipeline: bool = True
     whole_embedding: bool = False
     pipeline_offload: frozenset[str] = frozenset(OFFLOADS)
@@ -142,6 +155,10 @@ class Target:
     framework: str | None = None
     even_hosts: bool = False
     loses: tuple[str, ...] = ()
+
+    def modes_with(self, schedule: str) -> frozenset[str]:
+        """Return the recompute modes that it has with a schedule."""
+        return self.recompute & self.split_recompute if splits_backward(schedule) else self.recompute
 
     @property
     def needs(self) -> str:

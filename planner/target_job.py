@@ -48,10 +48,19 @@ def refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str
 def pipeline_refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str]:
     """Return a line for each property that the target cannot train as a pipeline, led by its field."""
     found = _family_refusals(target.pipeline_families, model, job, loss)
+    return found if target.pipeline_families is None else [*found, *_window_refusals(model)]
+
+
+def context_refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str]:
+    """Return a line for each property that the target cannot train over context ranks, led by its field."""
+    found = _family_refusals(target.context_families, model, job, loss)
+    return found if target.context_families is None else [*found, *_window_refusals(model)]
+
+
+def _window_refusals(model: ModelGraph) -> list[str]:
     cores = [op for kind in model.kinds for op in kind.operators if isinstance(op, Attention)]
-    if target.pipeline_families is not None and any(core.window or core.chunk for core in cores):
-        found.append(f"model={model.name}: only attention to all tokens")
-    return found
+    narrow = any(core.window or core.chunk for core in cores)
+    return [f"model={model.name}: only attention to all tokens"] if narrow else []
 
 
 def tensor_refusals(target: Target, model: ModelGraph, job: Job, loss: str) -> list[str]:

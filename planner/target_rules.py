@@ -5,14 +5,16 @@ from collections.abc import Callable
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, IntArray
+from meshwright.costmodels.schedule import splits_backward
 from meshwright.costmodels.strategy import OFFLOADS
+from meshwright.planner.choice import Choice
 from meshwright.planner.meshes import SCHEDULES, Meshes
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.pricing import loss_name
 from meshwright.planner.problem import Problem
 from meshwright.planner.rule import Rule, has_experts
 from meshwright.planner.target import TARGET_DEGREES, Target
-from meshwright.planner.target_job import pipeline_refusals, tensor_refusals
+from meshwright.planner.target_job import context_refusals, pipeline_refusals, tensor_refusals
 
 
 def target_rules(problem: Problem) -> tuple[Rule, ...]:
@@ -50,10 +52,31 @@ def target_rules(problem: Problem) -> tuple[Rule, ...]:
             f"{t.title} has {', '.join(sorted(t.schedules))}",
             lambda m: np.isin(m.schedule_code, able) & ((m.vpp == 1) | t.interleaved),
         ),
+        *_split_backward(problem),
         *_target_degrees(t),
         *_target_values(t),
         *_target_pairs(problem),
         *_target_pipeline(problem),
+    )
+
+
+def _split_backward(problem: Problem) -> tuple[Rule, ...]:
+    """Return the rules on schedules that run weight gradients as passes of their own."""
+    t, wanted = problem.target, problem.job.choices.get("recompute", Choice())
+    split = [i for i, name in enumerate(SCHEDULES) if splits_backward(name)]
+    stages, modes = sorted(t.zero_stages & t.split_zero_stages), t.recompute & t.split_recompute
+    left = any(wanted.admits(mode) for mode in modes)
+    return (
+        Rule(
+            "target ZeRO with weight passes",
+            f"{t.title} has ZeRO {stages} with schedules that run weight gradients apart",
+            lambda m: ~np.isin(m.schedule_code, split) | np.isin(m.zero_stage, stages),
+        ),
+        Rule(
+            "target recompute with weight passes",
+            f"{t.title} recomputes {', '.join(sorted(modes))} with schedules that run weight gradients apart",
+            lambda m: ~np.isin(m.schedule_code, split) | left,
+        ),
     )
 
 
@@ -113,6 +136,11 @@ def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
             lambda m: (m.ulysses == 1) | (m.ulysses == m.cp) | np.isin(m.kv_exchange, mixed),
         ),
         Rule(
+            "target copies and context",
+            f"{t.title}: beside context ranks dp_replicate is below dp",
+            lambda m: (m.cp == 1) | (m.dp_replicate == 1) | (m.dp_replicate < m.dp) | t.context_shards,
+        ),
+        Rule(
             "target experts and placement",
             f"{t.title}: with the pipeline inside the data ranks ep x etp equals tp x cp",
             lambda m: (
@@ -148,11 +176,12 @@ def _target_pairs(problem: Problem) -> tuple[Rule, ...]:
 
 
 def _target_pipeline(problem: Problem) -> tuple[Rule, ...]:
-    """Return the rules on what a target can train in a pipeline or over tensor ranks."""
+    """Return the rules on what a target can train in a pipeline, over tensor or over context ranks."""
     t = problem.target
     hosts = [i for i, what in enumerate(OFFLOADS) if what in t.pipeline_offload]
     unpiped = pipeline_refusals(t, problem.base, problem.job, loss_name(problem))
     unsplit = tensor_refusals(t, problem.base, problem.job, loss_name(problem))
+    undealt = context_refusals(t, problem.base, problem.job, loss_name(problem))
     return (
         Rule(
             "target pipeline model",
@@ -163,6 +192,11 @@ def _target_pipeline(problem: Problem) -> tuple[Rule, ...]:
             "target tensor model",
             f"{t.title} splits some models only over tensor ranks: {'; '.join(unsplit) or 'this is one'}",
             lambda m: (m.tp == 1) | (not unsplit),
+        ),
+        Rule(
+            "target context model",
+            f"{t.title} splits some models only over context ranks: {'; '.join(undealt) or 'this is one'}",
+            lambda m: (m.cp == 1) | (not undealt),
         ),
         Rule(
             "target tensor with a pipeline",

@@ -3,8 +3,9 @@
 Keys: ``accelerate launch --help`` and https://huggingface.co/docs/accelerate/usage_guides/fsdp. Accelerate
 ignores unknown keys inside ``fsdp_config``, hence the test that compares every emitted key with its options.
 
-Left out are tensor ranks (Accelerate 1.15 prepares them with what transformers 5.24 no longer has) and
-context ranks (torch's context parallelism knows no attention kernel of CPUs, so that nothing could be run).
+Context ranks are Accelerate's, by torch's ring of keys and values; ``allgather`` and ``alltoall`` are its
+words for gathering them at once and for passing them on. Left out are tensor ranks: Accelerate 1.15 prepares
+them with what transformers 5.24 no longer has (``ReplicateParallel``).
 """
 
 from typing import Any, Final
@@ -24,6 +25,7 @@ from meshwright.planner.problem import Problem
 
 MIXED_PRECISION: Final = {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "tf32": "no", "pure-bf16": "no"}
 """With ``bf16`` Accelerate keeps fp32 shards; ``no`` leaves the dtype in which the script loads the model."""
+EXCHANGES: Final = {"all_gather": "allgather", "ring": "alltoall"}
 OPTIMIZERS: Final = {"adamw": "adamw_torch_fused", "sgd": "sgd"}
 
 
@@ -49,7 +51,7 @@ def config(problem: Problem, plan: Plan) -> dict[str, Any]:
             "fsdp_cpu_ram_efficient_loading": True,
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         },
-        **hybrid(plan),
+        **parallelism(plan),
     }
 
 
@@ -66,12 +68,16 @@ def _version(plan: Plan) -> dict[str, Any]:
     }
 
 
-def hybrid(plan: Plan) -> dict[str, Any]:
-    """Return the block that says how many copies of the shards there are; nothing for one."""
-    if plan.dp_replicate == 1:
+def parallelism(plan: Plan) -> dict[str, Any]:
+    """Return the block of degrees: copies of the shards, and context ranks; nothing for one of each."""
+    if plan.dp_replicate == plan.cp == 1:
         return {}
-    sizes = {"dp_replicate": plan.dp_replicate, "dp_shard": plan.dp // plan.dp_replicate, "tp": 1, "cp": 1}
-    return {"parallelism_config": {f"parallelism_config_{k}_size": v for k, v in sizes.items()}}
+    shard = plan.dp // plan.dp_replicate
+    sizes = {"dp_replicate": plan.dp_replicate, "dp_shard": shard, "tp": 1, "cp": plan.cp}
+    words: dict[str, int | str] = {f"{name}_size": size for name, size in sizes.items()}
+    if plan.cp > 1:
+        words |= {"cp_backend": "torch", "cp_comm_strategy": EXCHANGES[plan.kv_exchange]}
+    return {"parallelism_config": {f"parallelism_config_{k}": v for k, v in words.items()}}
 
 
 def limits(problem: Problem, plan: Plan) -> list[str]:
@@ -106,8 +112,20 @@ def script(problem: Problem, plan: Plan) -> list[str]:
         f"GradientAccumulationPlugin(num_steps={plan.num_microbatches}, sync_each_batch=True))`.",
         "Keep `sync_each_batch`: without it whole gradients stay in memory between passes.",
         f"Create the optimizer ({plan.optimizer}); a Trainer does it.",
+        *_context_note(plan),
         *recompute_note(problem, plan),
         *script_notes(problem, plan),
+    ]
+
+
+def _context_note(plan: Plan) -> list[str]:
+    """Return what a script does where tokens are dealt out."""
+    if plan.cp == 1:
+        return []
+    return [
+        f"The {plan.cp} ranks of a context group (neighbours) read the same sequences. Forward and backward "
+        "pass run inside `accelerator.maybe_context_parallel`, with token numbers, their positions and "
+        "shifted labels as its buffers, as in the emitted script."
     ]
 
 
@@ -132,7 +150,10 @@ def _emitter(target: str, level: Level, checked: str) -> Emitter:
 
 
 EMITTER: Final = _emitter(
-    "fsdp", "run", "a small model was trained from such a file with Accelerate 1.15.0 on two CPU processes"
+    "fsdp",
+    "run",
+    "a small model was trained from such files with Accelerate 1.15.0 on two and four CPU processes, with "
+    "shards, copies of them and context ranks, each with the losses of one process",
 )
 FSDP1: Final = _emitter(
     "fsdp1", "parsed", "Accelerate 1.15.0 reads the file, and its FSDP plugin gets the plan's sharding"

@@ -9,12 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from meshwright.costmodels.schedule import splits_backward
 from meshwright.planner.emit.launchers import Level, even_hosts
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.rule import has_experts
 from meshwright.planner.target import TARGET_DEGREES, Target
-from meshwright.planner.target_job import fitted, pipeline_refusals, refusals, tensor_refusals
+from meshwright.planner.target_job import (
+    context_refusals,
+    fitted,
+    pipeline_refusals,
+    refusals,
+    tensor_refusals,
+)
 
 Files = Callable[[Problem, Plan], dict[str, str]]
 
@@ -144,6 +151,17 @@ def _zero(problem: Problem, plan: Plan, target: Target) -> str | None:
     return message and f"{message} with a pipeline"
 
 
+def _split_backward(problem: Problem, plan: Plan, target: Target) -> str | None:
+    """What does not go together with schedules that run weight gradients as passes of their own."""
+    if not splits_backward(plan.schedule):
+        return None
+    beside = f" with schedule={plan.schedule}"
+    found = _among("zero_stage", plan.zero_stage, target.zero_stages & target.split_zero_stages)
+    for mode in dict.fromkeys(plan.recompute):
+        found = found or _among("recompute", mode, target.modes_with(plan.schedule))
+    return found and found + beside
+
+
 def _degrees(problem: Problem, plan: Plan, target: Target) -> str | None:
     for degree, able in TARGET_DEGREES:
         if getattr(plan, degree) > 1 and not getattr(target, able):
@@ -180,6 +198,8 @@ def _pairs(problem: Problem, plan: Plan, target: Target) -> str | None:
     if plan.pp > 1 and plan.offload not in target.pipeline_offload:
         message = _among("offload", plan.offload, target.pipeline_offload)
         return f"{message} with a pipeline"
+    if plan.cp > 1 and plan.dp == plan.dp_replicate > 1 and not target.context_shards:
+        return f"dp_replicate={plan.dp_replicate}: only below dp={plan.dp} with cp={plan.cp}"
     parts = [int(p.units) for p in problem.model.parts if p.axis == "tensor" and p.replicable]
     if not target.replicated_heads and any(units % plan.tp for units in parts):
         return f"tp={plan.tp}: only divisors of {min(parts)} key/value heads"
@@ -210,6 +230,12 @@ def _tensor_model(problem: Problem, plan: Plan, target: Target) -> str | None:
     """What the target cannot split over tensor ranks."""
     found = tensor_refusals(target, problem.base, problem.job, plan.loss) if plan.tp > 1 else []
     return f"tp={plan.tp}: only tp=1, for {'; '.join(found)}" if found else None
+
+
+def _context_model(problem: Problem, plan: Plan, target: Target) -> str | None:
+    """What the target cannot split over context ranks."""
+    found = context_refusals(target, problem.base, problem.job, plan.loss) if plan.cp > 1 else []
+    return f"cp={plan.cp}: only cp=1, for {'; '.join(found)}" if found else None
 
 
 def _recompute(problem: Problem, plan: Plan, target: Target) -> str | None:
@@ -244,6 +270,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _schedule,
     _sequence_parallel,
     _zero,
+    _split_backward,
     _degrees,
     _kv_exchange,
     _placement,
@@ -252,6 +279,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _job,
     _pipeline_model,
     _tensor_model,
+    _context_model,
     _recompute,
 )
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from meshwright.costmodels.schedule import rank_of_chunk
+from meshwright.costmodels.schedule import rank_of_chunk, splits_backward
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.plan import Plan
 from meshwright.planner.target import TARGET_DEGREES
@@ -47,6 +47,10 @@ def _words(plan: Plan) -> list[str]:
     ]
     if plan.dp > 1:
         choices.append(("zero_stage", plan.zero_stage, TARGET.zero_stages))
+    if splits_backward(plan.schedule):
+        choices.append(("zero_stage", plan.zero_stage if plan.dp > 1 else 0, TARGET.split_zero_stages))
+        modes = TARGET.modes_with(plan.schedule)
+        choices += [("recompute", mode, modes) for mode in dict.fromkeys(plan.recompute)]
     return [
         f"{name}={value}: only {', '.join(map(str, sorted(allowed)))}"
         for name, value, allowed in choices

@@ -19,6 +19,10 @@ SCHEDULES: Final = {
     "gpipe": "ScheduleGPipe",
     "1f1b": "Schedule1F1B",
     "interleaved": "ScheduleInterleaved1F1B",
+    "zb1p": "ScheduleInterleavedZeroBubble",
+    "interleaved_zb": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
+    "dualpipev": "ScheduleDualPipeV",
 }
 
 
@@ -35,7 +39,8 @@ def pipeline_schedule(
 
     stages = [_stage(part, chunk, plan, mesh, widths) for part, chunk in zip(parts, chunks, strict=True)]
     kind = getattr(pipelining, SCHEDULES[plan.schedule])
-    return kind(stages[0] if plan.vpp == 1 else stages, plan.num_microbatches, loss_fn=loss_fn)
+    single = issubclass(kind, pipelining.schedules.PipelineScheduleSingle)
+    return kind(stages[0] if single else stages, plan.num_microbatches, loss_fn=loss_fn)
 
 
 def _stage(part: "nn.Module", chunk: Chunk, plan: Plan, mesh: "DeviceMesh", widths: tuple[int, int]) -> Any:

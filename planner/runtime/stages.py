@@ -76,11 +76,25 @@ def _without_cache(model: "nn.Module") -> None:
 def return_own_tensor(part: "nn.Module") -> None:
     """Make a part return what its rank holds of logits or activations, not a record or a DTensor with them.
 
-    This is the last thing that is done to a part, for FSDP watches what a module returns.
+    It is no view of another tensor: schedules that split the backward pass detach it in place. This is the
+    last thing that is done to a part, for FSDP watches what a module returns.
     """
+    import torch
+
+    class Own(torch.autograd.Function):  # type: ignore[misc]
+        """The same elements in a tensor of its own, without a copy."""
+
+        @staticmethod
+        def forward(ctx: Any, tensor: Any) -> Any:
+            return tensor.detach()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            return grad
 
     def own(module: Any, args: Any, output: Any) -> Any:
         tensor = getattr(output, "logits", output)
-        return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        return Own.apply(tensor) if tensor._is_view() else tensor
 
     part.register_forward_hook(own)

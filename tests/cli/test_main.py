@@ -66,7 +66,7 @@ def test_targets_say_what_is_lost() -> None:
     listed = json.loads(run("targets", "--json").stdout)
     assert listed["megatron"]["launchers"] == ["torchrun", "slurm", "kubernetes", "skypilot"]
     assert listed["fsdp"]["loses"] == [
-        "every degree but data",
+        "every degree but data and context",
         "optimizer offload alone",
         "ZeRO 0 and 1",
         "selective recompute",

@@ -16,6 +16,8 @@ CASES = {
     "zero-2": ({}, {"zero_stage": 2}),
     "full": ({}, FULL_ZERO3),
     "hybrid": ({}, {"zero_stage": 3, "dp_replicate": 2}),
+    "context": ({}, {"cp": 2, "kv_exchange": "all_gather", "zero_stage": 3}),
+    "context-copies": ({}, {"cp": 4, "kv_exchange": "ring", "dp_replicate": 2, "zero_stage": 2}),
     "offload": ({}, {"zero_stage": 3, "offload": "parameters"}),
     "fp16": ({"precision": "fp16"}, {"micro_batch_size": 4}),
     "fp32-sgd": ({"precision": "fp32", "optimizer": "sgd"}, {}),
@@ -58,6 +60,7 @@ def test_the_plugin_gets_the_plan_s_sharding(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+    from accelerate.parallelism_config import ParallelismConfig
     from accelerate.utils import FullyShardedDataParallelPlugin
     from accelerate.utils.launch import prepare_multi_gpu_env
 
@@ -86,10 +89,30 @@ def test_the_plugin_gets_the_plan_s_sharding(
     first = {"none": "CPUOffload"}
     offloaded = first if plan.target == "fsdp1" else offloaded
     assert type(plugin.cpu_offload).__name__ == offloaded[plan.offload]
-    assert args.use_parallelism_config is (plan.dp_replicate > 1)
-    if plan.dp_replicate > 1:
-        sizes = args.parallelism_config_dp_replicate_size, args.parallelism_config_dp_shard_size
-        assert sizes == (plan.dp_replicate, plan.dp // plan.dp_replicate)
+    assert args.use_parallelism_config is (plan.dp_replicate > 1 or plan.cp > 1)
+    if args.use_parallelism_config:
+        degrees = ParallelismConfig()
+        shard = plan.dp // plan.dp_replicate
+        assert (degrees.dp_replicate_size, degrees.dp_shard_size) == (plan.dp_replicate, shard)
+        assert (degrees.cp_size, degrees.tp_size, degrees.total_size) == (plan.cp, 1, plan.num_devices)
+        names, sizes = degrees._get_mesh()
+        inner = dict(zip(names, sizes, strict=True))
+        # Neighbours share a sequence: context ranks lie innermost, as in the plan's placement.
+        assert plan.cp == 1 or list(inner)[-1] == "cp"
+    if plan.cp > 1:
+        words = {"all_gather": "allgather", "ring": "alltoall"}
+        assert degrees.cp_handler.cp_comm_strategy == words[plan.kv_exchange]
+
+
+def test_accelerate_prepares_tensor_ranks_with_what_transformers_lacks() -> None:
+    """Why the target has no tensor degree: where this fails, it can have one."""
+    import inspect
+
+    parallel = pytest.importorskip(
+        "transformers.integrations.tensor_parallel", reason="transformers is not installed"
+    )
+    assert "import ReplicateParallel" in inspect.getsource(accelerate.Accelerator._prepare_tp)
+    assert not hasattr(parallel, "ReplicateParallel")
 
 
 @pytest.mark.parametrize("stage", [1, 3])

@@ -47,9 +47,7 @@ print(json.dumps(found))
 CASES = {
     "full": lambda: case("torchtitan", zero_stage=3, recompute="full"),
     "context": lambda: case("torchtitan", tp=2, cp=2, dp_replicate=2, kv_exchange="all_gather"),
-    "listed": lambda: case(
-        "torchtitan", tp=2, pp=2, vpp=2, schedule="zbv", zero_stage=2, recompute="every-2:full"
-    ),
+    "listed": lambda: case("torchtitan", tp=2, pp=2, vpp=2, zero_stage=2, recompute="every-2:full"),
     "experts": lambda: named("qwen3-235b-a22b", tp=2, ep=8, etp=1),
 }
 POLICIES = {"full": "FullAC.Config", "listed": "PlannedAC.Config"}

@@ -33,8 +33,8 @@ MODEL = {
 """torchtitan's flavor ``debugmodel``."""
 UNEVEN = {"tp": 2, "pp": 2, "vpp": 2, "layers_per_stage": [1, 2, 2, 1], "recompute": "every-2:full"}
 CASES = {
-    "first stage": (1, {**UNEVEN, "schedule": "zbv", "zero_stage": 2}),
-    "second stage": (9, {**UNEVEN, "schedule": "zbv", "zero_stage": 2}),
+    "first stage": (1, {**UNEVEN, "zero_stage": 2}),
+    "second stage": (9, {**UNEVEN, "schedule": "zbv", "zero_stage": 2, "recompute": "none"}),
     "copies": (5, {"dp_replicate": 2, "zero_stage": 3, "recompute": "full"}),
     "1f1b": (15, {"pp": 4, "layers_per_stage": [1, 2, 2, 1], "zero_stage": 3}),
 }

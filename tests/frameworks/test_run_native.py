@@ -23,6 +23,10 @@ TWO = {
     "pipeline": {"pp": 2, "dp": 1, "layers_per_stage": (4, 2), "recompute": "0-1:full,5:full"},
     "gpipe": {"pp": 2, "dp": 1, "layers_per_stage": (0, 6), "schedule": "gpipe", "micro_batch_size": 2},
     "interleaved": {"pp": 2, "vpp": 2, "dp": 1, "layers_per_stage": (1, 2, 2, 1), "recompute": "0:full"},
+    "weights-apart": {"pp": 2, "dp": 1, "layers_per_stage": (4, 2), "schedule": "zb1p"},
+    "weights-apart-loop": {"pp": 2, "vpp": 2, "dp": 1, "schedule": "interleaved_zb", "micro_batch_size": 2},
+    "v": {"pp": 2, "vpp": 2, "dp": 1, "layers_per_stage": (1, 2, 2, 1), "schedule": "zbv"},
+    "two-ways": {"pp": 2, "vpp": 2, "dp": 1, "layers_per_stage": (2, 1, 1, 2), "schedule": "dualpipev"},
 }
 FOUR = {
     "shards-tensor": {"tp": 2, "dp": 2, "zero_stage": 2, "micro_batch_size": 2, "recompute": "0-2:full"},
@@ -38,6 +42,9 @@ FOUR = {
         "recompute": "1:full,4-5:full",
     },
     "hybrid": {"dp": 4, "dp_replicate": 2, "zero_stage": 3, "micro_batch_size": 1},
+    "shards-v": {"pp": 2, "vpp": 2, "dp": 2, "zero_stage": 2, "micro_batch_size": 1, "schedule": "zbv"},
+    "copies-two-ways": {"pp": 2, "vpp": 2, "dp": 2, "zero_stage": 0, "schedule": "dualpipev"},
+    "tensor-v": {"tp": 2, "pp": 2, "vpp": 2, "dp": 1, "micro_batch_size": 2, "schedule": "zbv"},
 }
 EIGHT = {
     "all": {
@@ -108,6 +115,7 @@ WRONG = {
     "micro-batches": (2, "pipeline", lambda p: replace(p, micro_batch_size=2, num_microbatches=4)),
     "virtual": (2, "interleaved", lambda p: replace(p, vpp=1, chunks=(Chunk(0, 0, 4), Chunk(1, 4, 8)))),
     "schedule": (2, "gpipe", lambda p: replace(p, schedule="1f1b")),
+    "shape": (2, "two-ways", lambda p: replace(p, schedule="zbv")),
     "zero": (2, "zero-2", lambda p: replace(p, zero_stage=3)),
     "copies": (2, "zero-2", lambda p: replace(p, zero_stage=0)),
     "sequence": (2, "tensor", lambda p: replace(p, sequence_parallel=True)),

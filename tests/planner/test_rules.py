@@ -274,8 +274,8 @@ def test_offload_needs_a_link_to_the_host() -> None:
 
 @pytest.mark.parametrize(
     ("target", "degree"),
-    [(t, d) for t in ("deepspeed", "fsdp") for d in ("cp", "ep", "etp", "ulysses")]
-    + [("deepspeed", "dp_replicate"), ("fsdp", "hpz")],
+    [(t, d) for t in ("deepspeed", "fsdp") for d in ("ep", "etp", "ulysses")]
+    + [("deepspeed", "cp"), ("deepspeed", "dp_replicate"), ("fsdp1", "cp"), ("fsdp", "hpz")],
 )
 def test_targets_without_a_word_for_a_degree_refuse_it(target: str, degree: str) -> None:
     plain = {**GOOD, "tp": 1, "pp": 1, "dp": 16, "sequence_parallel": False, "zero_stage": 3}

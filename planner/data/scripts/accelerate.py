@@ -19,6 +19,23 @@ def optimizer_of(model, given):
     return torch.optim.AdamW(model.parameters(), betas=betas, eps=given["adam_epsilon"], fused=fused, **rates)
 
 
+def forward_backward(accelerator, model, ids):
+    """Run a micro-batch and return its loss; context ranks deal its tokens out, each adds to the mean."""
+    ids = ids.to(accelerator.device)
+    if PLAN["cp"] == 1:
+        loss = model(input_ids=ids, labels=ids).loss
+        accelerator.backward(loss)
+        return loss.detach()
+    places = torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1)
+    following = torch.nn.functional.pad(ids, (0, 1), value=-100)[:, 1:].contiguous()
+    own, share = [ids, places, following], len(ids) * (ids.shape[1] - 1) / PLAN["cp"]
+    with accelerator.maybe_context_parallel(own, [1, 1, 1], no_restore_buffers=set(own)):
+        labels = {"labels": following, "shift_labels": following, "num_items_in_batch": share}
+        loss = model(input_ids=ids, position_ids=places, **labels).loss
+        accelerator.backward(loss)
+    return loss.detach()
+
+
 def main() -> None:
     """Train for --steps steps and print each step's loss."""
     args = arguments(__doc__).parse_args()
@@ -32,19 +49,17 @@ def main() -> None:
     model = build(args, recompute=not whole)
     vocabulary = model.config.vocab_size
     model, optimizer = accelerator.prepare(model, optimizer_of(model, given))
-    data = batches(args, vocabulary, accelerator.process_index)
+    data = batches(args, vocabulary, accelerator.process_index // PLAN["cp"])
     for step in range(args.steps):
-        total = 0.0
+        total = torch.zeros((), device=accelerator.device)
         for _ in range(passes):
             with accelerator.accumulate(model):
-                ids = next(data).to(accelerator.device)
-                loss = model(input_ids=ids, labels=ids).loss
-                accelerator.backward(loss)
+                total += forward_backward(accelerator, model, next(data)) / passes
                 if accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(model.parameters(), given["max_grad_norm"])
                 optimizer.step()
                 optimizer.zero_grad()
-                total += loss.item() / passes
+        total = accelerator.reduce(total, "mean").item()
         if accelerator.is_main_process:
             print(f"step {step + 1} loss {total:.6f}", flush=True)
     accelerator.end_training()

@@ -53,7 +53,7 @@ GOLDEN = {
     "torchtitan-16": (
         "torchtitan",
         "dgx-h100:2",
-        {"tp": 2, "pp": 2, "vpp": 2, "schedule": "zbv", "zero_stage": 2, "recompute": "every-2:full"},
+        {"tp": 2, "pp": 2, "vpp": 2, "zero_stage": 2, "recompute": "every-2:full"},
     ),
     "any-16": ("any", "dgx-h100:2", {"tp": 4, "pp": 2, "recompute": "0-3:full,4-31:none"}),
 }

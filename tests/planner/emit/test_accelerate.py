@@ -1,13 +1,20 @@
 """accelerate.yaml and training_args.json together say what the plan says."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
 from hypothesis import given, settings
 
-from meshwright.planner.emit.registry import emit
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.emit.registry import emit, inexpressible
 from meshwright.planner.emit.write import render
+from meshwright.planner.importers import load_model
+from meshwright.planner.job import Job
+from meshwright.planner.problem import Problem
+from meshwright.planner.strategy import make_plan
+from meshwright.planner.target_job import context_refusals
 from tests.planner.emit.cases import case
 from tests.strategies import launchable
 
@@ -36,6 +43,45 @@ def test_mixed_precision_is_a_string(precision: str, mixed: str) -> None:
     arguments = json.loads(files["training_args.json"])
     # A trainer that is told bf16 would switch mixed precision on again.
     assert {k for k in ("bf16", "fp16", "tf32") if arguments.get(k)} == {precision} & {"bf16", "fp16", "tf32"}
+
+
+@pytest.mark.parametrize(("way", "said"), [("all_gather", "allgather"), ("ring", "alltoall")])
+def test_context_ranks_and_how_they_exchange_keys(way: str, said: str) -> None:
+    problem, plan = case("fsdp", cp=4, dp_replicate=2, kv_exchange=way, zero_stage=3)
+    degrees = yaml.safe_load(emit(problem, plan)["accelerate.yaml"])["parallelism_config"]
+    sizes = {
+        name: degrees[f"parallelism_config_{name}_size"] for name in ("dp_replicate", "dp_shard", "cp", "tp")
+    }
+    assert sizes == {"dp_replicate": 2, "dp_shard": 2, "cp": 4, "tp": 1}
+    assert degrees["parallelism_config_cp_comm_strategy"] == said
+    assert "context group" in render(problem, plan)["README.md"]
+
+
+def test_context_ranks_need_shards_beside_copies() -> None:
+    problem, plan = case("fsdp", cp=2, dp_replicate=4, zero_stage=3)
+    assert inexpressible(problem, plan) == []
+    whole = replace(plan, dp_replicate=plan.dp)
+    assert inexpressible(problem, whole) == ["dp_replicate=8: only below dp=8 with cp=2"]
+    with pytest.raises(MeshwrightError, match="target copies and context"):
+        case("fsdp", cp=2, dp_replicate=8, zero_stage=3)
+
+
+@pytest.mark.parametrize(
+    ("job", "rule"), [({"tuning": "lora:r=8"}, "tuning=lora"), ({"loss": "chunked"}, "loss=chunked")]
+)
+def test_what_context_ranks_do_not_train_is_named(job: dict[str, str], rule: str) -> None:
+    with pytest.raises(MeshwrightError, match=f"target context model.*{rule}"):
+        case("fsdp", job=job, cp=2)
+
+
+def test_a_window_goes_to_no_context_ranks() -> None:
+    work = {"global_batch_size": 16, "sequence_length": 8192, "target": "fsdp"}
+    narrow = Problem(load_model("mistral-7b"), case("fsdp")[0].cluster, Job(**work))
+    assert context_refusals(narrow.target, narrow.base, narrow.job, "full") == [
+        "model=mistral-7b: only attention to all tokens"
+    ]
+    with pytest.raises(MeshwrightError, match="target context model"):
+        make_plan(narrow, cp=2)
 
 
 def test_gradients_are_reduced_in_each_pass_for_memory_is_priced_so() -> None:

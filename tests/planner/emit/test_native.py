@@ -48,7 +48,9 @@ def test_what_is_written_is_applied(drawn) -> None:
         ({"cp": 2}, "cp"),
         ({"offload": "optimizer", "zero_stage": 2}, "offload"),
         ({"recompute": "selective"}, "selective"),
-        ({"schedule": "zbv", "pp": 2, "vpp": 2, "zero_stage": 2}, "schedule"),
+        ({"schedule": "zb2p", "pp": 2, "zero_stage": 2}, "schedule"),
+        ({"schedule": "zbv", "pp": 2, "vpp": 2, "zero_stage": 3}, "ZeRO with weight passes"),
+        ({"schedule": "zb1p", "pp": 2, "zero_stage": 2, "recompute": "0:full"}, "and schedule zb1p"),
         ({"zero_stage": 1}, "ZeRO|zero_stage"),
     ],
 )

@@ -4,11 +4,16 @@ import ast
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from meshwright.costmodels.recompute import MODES
+from meshwright.costmodels.schedule import splits_backward
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.choice import Choice
 from meshwright.planner.emit.registry import emit, inexpressible
+from meshwright.planner.field import survey
 from meshwright.planner.importers import load_model
 from meshwright.planner.job import Job
 from meshwright.planner.plan import Plan
@@ -100,6 +105,27 @@ def test_schedules_are_decisions_of_the_search() -> None:
     problem = Problem(case()[0].base, cluster("dgx-h100:1"), Job(32, 4096, target="torchtitan"))
     searched = set(space(problem)[0].schedule.tolist())
     assert searched == {"1f1b", "interleaved", "interleaved_zb", "zbv", "dualpipev"}
+
+
+def test_schedules_with_weight_passes_free_no_weights_and_run_no_layer_again() -> None:
+    job = Job(32, 4096, target="torchtitan")
+    found = survey(Problem(case()[0].base, cluster("dgx-h100:1"), job))
+    apart = np.array([splits_backward(name) for name in found.meshes.schedule])
+    assert apart.any() and set(found.meshes.zero_stage[apart]) == {2} and 3 in found.meshes.zero_stage[~apart]
+    for row in (*np.flatnonzero(apart)[:3], *np.flatnonzero(~apart)[:3]):
+        again = found.wanted(row).allowed[:, MODES.index("full")].any()
+        assert again != apart[row]
+    full = replace(job, choices={"recompute": Choice(allowed=frozenset({"full"}))})
+    left = space(Problem(case()[0].base, cluster("dgx-h100:1"), full))[0]
+    assert set(left.schedule) == {"1f1b", "interleaved"}
+
+
+def test_a_plan_that_would_lose_gradients_is_refused() -> None:
+    problem, plan = case("torchtitan", pp=2, vpp=2, schedule="zbv", zero_stage=2)
+    assert inexpressible(problem, plan) == []
+    assert inexpressible(problem, replace(plan, zero_stage=3)) == ["zero_stage=3: only 2 with schedule=zbv"]
+    again = replace(plan, recompute=("none", "full", *plan.recompute[2:]))
+    assert inexpressible(problem, again) == ["recompute=full: only none with schedule=zbv"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def planned() -> Trainer.Config:
             context_parallel_degree=1,
             expert_parallel_degree=1,
             pipeline_parallel_degree=2,
-            pipeline_parallel_schedule="ZBVZeroBubble",
+            pipeline_parallel_schedule="Interleaved1F1B",
             pipeline_parallel_microbatch_size=1,
             module_fqns_per_model_part=[
                 ["tok_embeddings", "layers.0", "layers.1", "layers.2", "layers.3", "layers.4", "layers.5", "layers.6", "layers.7"],
