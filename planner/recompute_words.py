@@ -18,7 +18,8 @@ def layer_modes(problem: Problem, recompute: Recompute, schedule: str) -> tuple[
     Raises
     ------
     MeshwrightError
-        If a mode is not available with target or schedule, or the text or the number of modes does not fit the blocks.
+        If a mode is not available with target or schedule, or the text or the number of modes does not fit
+        the blocks.
     """
     blocks = problem.model.block_layers
     wanted = _written(recompute, len(blocks))

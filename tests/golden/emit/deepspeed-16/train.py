@@ -34,6 +34,7 @@ def main() -> None:
         if rank == 0:
             print(f"step {step + 1} loss {total:.6f}", flush=True)
     del sharded
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

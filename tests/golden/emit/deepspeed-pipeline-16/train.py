@@ -24,6 +24,7 @@ def main() -> None:
         loss = engine.train_batch(data_iter=data)
         if torch.distributed.get_rank() == 0:
             print(f"step {step + 1} loss {loss.item():.6f}", flush=True)
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
