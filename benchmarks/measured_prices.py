@@ -1,6 +1,6 @@
 """Published runs priced by the planner's own cost models, in batches of runs that share a setting."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -58,6 +58,8 @@ class Priced:
         Seconds by cause.
     memory
         Bytes by item on the fullest rank.
+    idle_bytes
+        Of these, what is not allocated when allocation peaks.
     """
 
     row: Row
@@ -66,6 +68,7 @@ class Priced:
     step_time_s: float | None = None
     breakdown: Mapping[str, float] | None = None
     memory: Mapping[str, float] | None = None
+    idle_bytes: float = 0.0
 
     @property
     def error(self) -> float | None:
@@ -93,20 +96,48 @@ class Priced:
             return None
         counter = counter_of(self.row)
         hidden = () if counter == "nvidia-smi" else OUTSIDE_ALLOCATOR
-        if counter in ("allocated", "active"):
+        allocated = counter in ("allocated", "active")
+        if allocated:
             hidden = (*hidden, "fragmentation")
-        return sum(v for item, v in self.memory.items() if item not in hidden)
+        seen = sum(v for item, v in self.memory.items() if item not in hidden)
+        return seen - allocated * self.idle_bytes
 
 
 def as_run(row: Row) -> Row:
     """Return a row with the settings that it ran with, where its notes correct what is printed.
 
-    A note may say that the run took one of the devices that its table names; what follows from their number
-    is then a single device's.
+    A note may say that the run took one of the devices that its table names.
     """
-    if "ran on 1 device" not in row.notes:
-        return row
+    return on_one_device(row) if "ran on 1 device" in row.notes else row
+
+
+def on_one_device(row: Row) -> Row:
+    """Return a row with what follows from a single device, whatever number its table names."""
     return replace(row, num_gpus=1, dp=1, sharding="ddp", sharding_as_printed=None, recompute="none")
+
+
+def ran_alone(rows: Iterable[Row]) -> frozenset[str]:
+    """Return the ids of runs on a device of their own although their rows name several.
+
+    Shards of states are smaller on several devices than on one, so a sharded run cannot peak, to the last
+    printed digit, where a run on one device with the same settings does: its table names devices of which
+    the script took one.
+    """
+    every = [row for row in rows if row.peak_memory_gib is not None]
+    single = {_settings_and_peak(row) for row in every if row.num_gpus == 1}
+    return frozenset(
+        row.id
+        for row in every
+        if row.num_gpus != 1
+        and (row.sharding or "").startswith(("zero", "fsdp"))
+        and _settings_and_peak(row) in single
+    )
+
+
+def _settings_and_peak(row: Row) -> Hashable:
+    """Return what two runs of one table share that differ in their devices alone, and the printed peak."""
+    sizes = (row.seq_len, row.micro_batch, row.global_batch, row.precision, row.optimizer, row.tuning)
+    return (row.source, row.model_name, row.framework, *sizes, row.peak_memory_gib)
 
 
 def express(row: Row) -> Expressed:
@@ -170,9 +201,10 @@ def price_rows(rows: Iterable[Row], detail: bool = False) -> list[Priced]:
     every = tuple(rows)
     answers: dict[str, Priced] = {}
     runs: list[Expressed] = []
+    alone = ran_alone(every)
     for row in every:
         try:
-            runs.append(express(row))
+            runs.append(express(on_one_device(row) if row.id in alone else row))
         except MeshwrightError as error:
             answers[row.id] = Priced(row, reason=str(error))
     prices = price_cases([Case(run.problem, run.plan) for run in runs], detail)
@@ -191,4 +223,5 @@ def priced_run(run: Expressed, got: CasePrice | MeshwrightError) -> Priced:
         step_time_s=float(batch.step_time_s[at]),
         breakdown={cause: float(v[at]) for cause, v in batch.breakdown.items()},
         memory={item: float(batch.memory[item][at, fullest]) for item in ITEMS},
+        idle_bytes=float(batch.idle_bytes[at, fullest]),
     )

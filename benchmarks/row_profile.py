@@ -156,8 +156,8 @@ def _deduplicates(row: Row) -> bool:
 def _switches(row: Row, base: str) -> dict[str, Any]:
     """Return what a row states of its stack."""
     found: dict[str, Any] = _attention(row, base)
-    if row.torch_compile is not None and not settings.megatron(row):
-        found |= dict.fromkeys(GROUPS, "fused" if row.torch_compile else "eager")
+    if (compiled := _compiled(row)) is not None and not settings.megatron(row):
+        found |= dict.fromkeys(GROUPS, "fused" if compiled else "eager")
         found |= {"overlap_tensor": ASYNC_TENSOR} if re.search("async.?tp", row.notes.lower()) else {}
         if base == "fsdp2-eager" and (row.year or LATEST) >= FUSED_NORMS:
             found["norm"] = "fused"
@@ -170,11 +170,29 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["low_gemm_fraction"] = ROWWISE
     if "gptq" in (row.precision or "").lower():
         found["expand_fraction"] = UNPACKED
+    if "chunked cross entropy" in row.notes.lower():
+        found["loss"] = "chunked"
+    if "thunder" in row.framework.lower():
+        found["gradient_buckets"] = False  # thunder.distributed.ddp reduces the gradients themselves
     if drops_tokens(row):
         found |= CAPACITIES
     if row.stated("moe_a2a_overlap") or _hides_exchange(row):
         found |= BATCHES_BESIDE
     return found | _graphs(row)
+
+
+def _compiled(row: Row) -> bool | None:
+    """Return whether a compiler makes one kernel of what is memory-bound; None if nothing is said.
+
+    Captured graphs alone (torchtitan's GraphTrainer) run the kernels of eager PyTorch unless Inductor makes
+    code of them; Lightning's Thunder does so where its executors say ``torchcompile``.
+    """
+    notes = row.notes.lower()
+    if re.search("graphtrainer|compiler_toolkit", row.framework.lower()):
+        return "inductor" in notes
+    if row.torch_compile is None and re.search(r"executors \S*torchcompile\b", notes):
+        return True
+    return row.torch_compile
 
 
 def _attention(row: Row, base: str) -> dict[str, Any]:

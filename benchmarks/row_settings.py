@@ -205,7 +205,7 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
     if said.startswith("none"):
         return ("none",) * blocks, ()
     unnamed = said.startswith("selective (") and "torchtitan" in row.framework
-    if (said.startswith("selective-op") or unnamed) and "qkv" not in said and "save a2a" not in said:
+    if (said.startswith("selective-op") or unnamed) and "qkv" not in said and "graph default" not in said:
         rest = "moe" if row.moe else "none"  # grouped products are not among what it saves
         half = tuple("full" if i % 2 == 0 else rest for i in range(blocks))
         return half, (f"{row.recompute}: keeps every second product, priced as full in every second layer",)

@@ -21,8 +21,9 @@ memory (ZeRO-Offload, arXiv 2101.06840; ZeRO-Infinity, arXiv 2104.07857).
 What lives only while a layer runs (:func:`transient_bytes`) is told once, for the neediest layer of a rank.
 All this agrees with torch's own tracker of FSDP2 on transformers' modules within 5 %
 (``tests/frameworks/test_memory_referee.py``).
-Left out: the allocator's rounding below the fragmentation share, memory of the data loader, and that a step
-of one micro-batch has no gradients yet while its activations are whole (where gradients are set to none).
+The items add up to what an allocator reserves; of what is allocated at its peak
+:func:`~meshwright.costmodels.step.awaited_gradients` says what is still to come.
+Left out: the allocator's rounding below the fragmentation share, and memory of the data loader.
 """
 
 from collections.abc import Callable
@@ -80,14 +81,16 @@ def state_bytes(
     precision: Precision,
     optimizer: Optimizer,
     profile: Profile,
-    gradient_bytes: float,
+    gradient_bytes: Num,
     block: Num = True,
     late: Num = False,
+    stays: Num = False,
 ) -> StateBytes:
     """Return the state bytes per trained parameter for ZeRO stages 0 to 3 over ``dp`` ranks; broadcasts.
 
     ``block`` tells parameters of blocks from those of embedding and head, which some optimizers treat apart.
-    ``late`` gradients are scattered with the last micro-batch only, and weights stay gathered until then.
+    ``late`` gradients are scattered with the last micro-batch only; whether gathered weights stay until then
+    is told by ``stays``.
     """
     z, d = np.broadcast_arrays(np.asarray(zero_stage), np.asarray(dp, dtype=np.float64))
 
@@ -99,7 +102,7 @@ def state_bytes(
         weights, master = element / split(3), (4.0 if precision.master else 0.0) / split(1)
     else:
         shard = 4.0 if precision.master else element
-        weights = np.where((z < 3) | late, element, 0.0)
+        weights = np.where((z < 3) | stays, element, 0.0)
         master = np.where((z == 0) & (not precision.master), 0.0, shard / split(1))
     moments = moment_bytes(precision, optimizer, block) / split(1)
     gradients = gradient_bytes / np.where(late, 1.0, split(2))

@@ -86,6 +86,12 @@ class Profile:
         Whether embedding and head are gathered together and stay so from the first to the last pass (ZeRO-3).
     reduce_last
         Whether sharded gradients stay whole under a pipeline until the last micro-batch, and weights too.
+    accumulates_whole
+        Whether sharded gradients stay whole over micro-batches without a pipeline too, while weights are
+        gathered anew for each (FSDP's ``no_sync``).
+    gradient_buckets
+        Whether replicas keep a second copy of their gradients, in buckets (``DistributedDataParallel``
+        without ``gradient_as_bucket_view``).
     placeholders
         Whether products that add to the accumulated gradient still hand autograd a gradient of the weight's
         type, of which one stays for every shape in a block.
@@ -180,6 +186,8 @@ class Profile:
     prefetch_units: Num
     root_unit: bool
     reduce_last: bool
+    accumulates_whole: bool
+    gradient_buckets: bool
     placeholders: bool
     bucket_bytes: Num
     loss: str

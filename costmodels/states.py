@@ -135,7 +135,7 @@ def layer_states(
     copies = _collective(setting, "all_reduce", shard_grads, where, copies=True)
     flat = _collective(setting, "all_reduce", grads, where, copies=False)
     flat = flat + _collective(setting, "all_reduce", grads, where, copies=True)
-    late = _late(setting, s)
+    late, kept = _late(setting, s), _stays(setting, s)
     whole_at_one = (stage == 1) & setting.profile.reduce_whole
     device, host = _bytes(setting, s, cost, places)
     updated = _collective(setting, "all_gather", [p.weight_bytes for p in places], where, copies=False)
@@ -144,7 +144,7 @@ def layer_states(
         parameters=np.asarray(sum(p.parameters for p in places)),
         device=device,
         host_bytes=host,
-        gathered_bytes=_gathered(setting, whole) * (stage == 3) * ~late,
+        gathered_bytes=_gathered(setting, whole) * (stage == 3) * ~kept,
         placeholder_bytes=_placeholders(setting, places),
         unreduced_bytes=_unreduced(setting, places) * _left_whole(setting, stage) * ~late,
         pending_bytes=_pending(setting, grads) * (stage >= 2) * ~late,
@@ -165,6 +165,12 @@ def _owners_send(setting: Setting, s: Strategies) -> FloatArray:
 
 def _late(setting: Setting, s: Strategies) -> BoolArray:
     """Return where gradients are scattered with the last micro-batch only, (B, 1)."""
+    added = (s.num_microbatches > 1)[:, None] & setting.profile.accumulates_whole
+    return _stays(setting, s) | ((s.zero_stage >= 2)[:, None] & added)
+
+
+def _stays(setting: Setting, s: Strategies) -> BoolArray:
+    """Return where gathered weights stay until the last micro-batch's gradients are scattered, (B, 1)."""
     return np.asarray((s.zero_stage >= 2) & (s.pp > 1) & setting.profile.reduce_last)[:, None]
 
 
@@ -238,12 +244,21 @@ def _bytes(
 ) -> tuple[StateBytes, FloatArray]:
     """Return the bytes of states on the device by item, and off it, (B, K)."""
     recipe, stage, late = setting.precision, s.zero_stage[:, None], _late(setting, s)
+    buckets = 1 + (setting.profile.gradient_buckets & (stage == 0) & (s.shards > 1)[:, None])
     block = np.array([kind.role == "block" for kind in setting.kinds])
     total = StateBytes(*(np.zeros_like(places[0].parameters) for _ in range(4)))
     extra = recipe.low_weight_bytes - recipe.element_bytes
     for p in places:
         each = state_bytes(
-            stage, p.shards, recipe, setting.optimizer, setting.profile, setting.gradient_bytes, block, late
+            stage,
+            p.shards,
+            recipe,
+            setting.optimizer,
+            setting.profile,
+            setting.gradient_bytes * buckets,
+            block,
+            late,
+            _stays(setting, s),
         )
         own = p.parameters
         trained = each.map(lambda v, own=own: v * own)  # type: ignore[misc]

@@ -66,6 +66,8 @@ class Price:
         Seconds by cause, each (B,).
     memory
         Bytes by item, each (B, R); zero beyond a plan's own ranks.
+    idle_bytes
+        Of these, gradients still to come when allocation peaks; an allocator keeps their room, (B, R).
     flops
         Executed on one device of each pipeline rank, (B, R).
     host_bytes
@@ -80,6 +82,7 @@ class Price:
     breakdown: Mapping[str, FloatArray]
     hidden: Mapping[str, FloatArray]
     memory: Mapping[str, FloatArray]
+    idle_bytes: FloatArray
     flops: FloatArray
     host_bytes: FloatArray
     nvme_bytes: FloatArray
@@ -117,7 +120,7 @@ def price(
     size, ranks = len(strategies), int(strategies.pp.max())
     names = [f"time.{c}" for c in CAUSES] + [f"hidden.{c}" for c in HIDDEN]
     flat = {name: np.zeros(size) for name in names}
-    wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "flops", "host", "nvme")}
+    wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "idle", "flops", "host", "nvme")}
     critical = np.zeros(size, dtype=np.int64)
     for schedule, rows in _structures(strategies):
         own = counts[rows, : schedule.num_chunks]
@@ -132,6 +135,7 @@ def price(
         breakdown={c: flat[f"time.{c}"] for c in CAUSES},
         hidden={c: flat[f"hidden.{c}"] for c in HIDDEN},
         memory={item: wide[item] for item in ITEMS},
+        idle_bytes=wide["idle"],
         flops=wide["flops"],
         host_bytes=wide["host"],
         nvme_bytes=wide["nvme"],
@@ -277,10 +281,24 @@ def _memory(
         "working_set": working - gathered,
         "fragmentation": setting.profile.fragmentation * (kept + working),
         **{item: one * column[:, None] for item, column in fixed.items()},
+        "idle": awaited_gradients(setting, s.take(rows))[:, None] * np.minimum(held.gradients, kept),
         "host": activation_bytes(schedule, away) + states_away * ~drives,
         "nvme": states_away * drives,
         "flops": schedule.num_microbatches * np.einsum("brkm,bkm->br", layers, tables.flops[rows]),
     }
+
+
+def awaited_gradients(setting: Setting, s: Strategies) -> BoolArray:
+    """Return where sharded gradients appear only as activations go, (B,).
+
+    A step of one micro-batch starts without gradients (PyTorch sets them to none) and scatters them as its
+    backward pass frees activations layer by layer: allocation peaks either at its start or, where gradients
+    outweigh activations, at its end. They are allocated on a stream of their own, whose blocks no other
+    stream may use (CUDA caching allocator), so that what is reserved holds both. Gradients in buffers that
+    live from step to step exist throughout.
+    """
+    sharded = (s.zero_stage >= 2) & (s.shards > 1) & (s.num_microbatches == 1)
+    return np.asarray(sharded & (not setting.profile.working_copy))
 
 
 def _fullest(tables: Tables, rows: IntArray, present: BoolArray) -> tuple[FloatArray, FloatArray]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import measured, row_settings
-from benchmarks.measured_prices import Priced, express, price_rows
+from benchmarks.measured_prices import OUTSIDE_ALLOCATOR, Priced, express, price_rows, ran_alone
 from benchmarks.row_fields import WORDS
 from benchmarks.row_model import NotExpressibleError, graph_of
 from benchmarks.row_profile import profile_of
@@ -283,7 +283,41 @@ def test_recompute_words_become_modes() -> None:
     assert modes(recompute="full") == ("full",) * 4
     assert modes(recompute="selective-layer (every 2nd layer)") == ("full", "none", "full", "none")
     assert modes(recompute="selective-op") == ("full", "none", "full", "none")
+    assert modes(recompute="selective-op (+save a2a,_to_copy)") == ("full", "none", "full", "none")
+    assert modes(recompute="selective-op (graph default)") == ("selective",) * 4
     assert modes(extra={"cpu_offloading_num_layers": 3}) == ("offload", "offload", "offload", "none")
+
+
+def test_a_sharded_run_that_peaks_as_on_one_device_ran_on_one() -> None:
+    few = {"num_gpus": 4, "dp": 4, "tp": 1, "pp": 1, "cp": 1}
+    several = replace(PLAIN, id="several", sharding="fsdp", peak_memory_gib=13.1, **few)  # type: ignore[arg-type]
+    single = replace(several, id="single", num_gpus=1, sharding="none")
+    assert ran_alone([several, single]) == {"several"}
+    for other in (
+        replace(single, peak_memory_gib=13.2),
+        replace(single, micro_batch=64),
+        replace(single, num_gpus=2),
+    ):
+        assert not ran_alone([several, other])
+    assert not ran_alone([replace(several, sharding="ddp"), single])
+    alone, _ = price_rows([several, single])
+    assert alone.expressed is not None
+    assert alone.expressed.problem.cluster.num_devices == 1
+
+
+def test_what_is_allocated_holds_no_gradients_that_are_still_to_come() -> None:
+    one = replace(ROWS["litgpt-086"], memory_metric="max_memory_allocated")
+    once, often = price_rows([one, replace(one, id="often", global_batch=4 * (one.global_batch or 0))])
+    assert 0 < once.idle_bytes == once.memory["gradients"]
+    assert often.idle_bytes == 0
+    assert once.comparable_bytes == pytest.approx(_allocated(once) - once.idle_bytes)
+    assert replace(once, row=replace(one, memory_metric="peak reserved")).comparable_bytes == pytest.approx(
+        _allocated(once) + once.memory["fragmentation"]
+    )
+
+
+def _allocated(priced: Priced) -> float:
+    return sum(v for item, v in priced.memory.items() if item not in (*OUTSIDE_ALLOCATOR, "fragmentation"))
 
 
 def test_a_metric_sees_what_it_can() -> None:

@@ -35,6 +35,30 @@ def test_asynchronous_tensor_parallelism_is_read_from_a_rows_notes() -> None:
 
 
 @pytest.mark.parametrize(
+    "framework", ["torchtitan GraphTrainer (graph passes)", "torchtitan compiler_toolkit"]
+)
+def test_captured_graphs_run_eager_kernels_unless_a_compiler_makes_code_of_them(framework: str) -> None:
+    captured = profile(framework=framework, torch_compile=True, notes="20 steps")
+    compiled = profile(framework=framework, torch_compile=True, notes="full inductor")
+    assert captured.activation == "eager"
+    assert compiled.activation == "fused"
+
+
+@pytest.mark.parametrize(
+    ("executors", "how"), [("sdpa,torchcompile", "fused"), ("sdpa,torchcompile_cat,nvfuser", "eager")]
+)
+def test_thunder_compiles_where_its_executors_say_so(executors: str, how: str) -> None:
+    got = profile(framework="LitGPT + thunder", torch_compile=None, notes=f"executors {executors}; seq 2048")
+    assert got.activation == how
+    assert not got.gradient_buckets
+
+
+def test_a_chunked_cross_entropy_is_read_from_a_rows_notes() -> None:
+    assert profile(notes="chunked cross entropy loss saves 7.3 GiB").loss == "chunked"
+    assert profile(notes="plain").loss != "chunked"
+
+
+@pytest.mark.parametrize(
     ("framework", "name"),
     [
         ("InternEvo", "internevo"),

@@ -30,6 +30,21 @@ def test_a_gradient_reduction_hides_behind_the_last_backward_pass_as_far_as_the_
     assert none.step_time_s[0] - free.step_time_s[0] == pytest.approx(free.hidden[GRADIENTS][0])
 
 
+def test_sharded_gradients_are_awaited_while_the_only_micro_batch_has_its_activations():
+    """What is still to come is at most what is kept, and all else of the peak is there from the start."""
+    setting = make_setting(profile="fsdp2")
+    once, more = (make_strategies(dp=8, zero_stage=3, num_microbatches=m) for m in (1, 2))
+    got = priced(setting, once)
+    gradients, kept = (got.memory[item][0, 0] for item in ("gradients", "activations"))
+    assert got.idle_bytes[0, 0] == min(gradients, kept) > 0
+    few = priced(make_setting(profile="fsdp2", sequence_length=8), once)
+    assert few.idle_bytes[0, 0] == few.memory["activations"][0, 0] < few.memory["gradients"][0, 0]
+    buffers = make_setting(profile="megatron-core")
+    for other in (priced(setting, more), priced(setting, replace(once, zero_stage=once.zero_stage * 0))):
+        assert other.idle_bytes[0, 0] == 0
+    assert priced(buffers, once).idle_bytes[0, 0] == 0
+
+
 def test_the_bubble_is_what_the_busiest_rank_does_not_work():
     """Without transfers, 1F1B with stages of different length: the slow rank waits for the others' passes.
 

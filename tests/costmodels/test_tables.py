@@ -211,6 +211,31 @@ def test_gradients_reduced_last_are_whole_under_a_pipeline_and_sent_once():
     assert np.array_equal(built(True, 1).states.total, built(False, 1).states.total)
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_that_several_micro_batches_add_are_whole_and_weights_come_and_go(stage: int):
+    def built(whole: bool, count: int):
+        setting = make_setting(profile="fsdp2", cluster="dgx-h100:2", accumulates_whole=whole)
+        return build_tables(setting, make_strategies(dp=4, zero_stage=stage, num_microbatches=count))
+
+    each, last = built(False, 4), built(True, 4)
+    assert last.states.gradients == pytest.approx(4 * each.states.gradients)
+    assert np.array_equal(last.states.weights, each.states.weights)
+    assert np.array_equal(last.gathered_bytes, each.gathered_bytes)
+    assert np.all(last.reduce_s > each.reduce_s)
+    assert not last.backward_parts[..., REDUCE_B].any()
+    assert np.array_equal(built(True, 1).states.total, built(False, 1).states.total)
+
+
+def test_replicas_whose_gradients_lie_in_buckets_as_well_have_them_twice():
+    def gradients(twice: bool, **columns: int):
+        tables = build_tables(make_setting(gradient_buckets=twice), make_strategies(**columns))
+        return tables.states.gradients
+
+    assert np.array_equal(gradients(True, dp=8), 2 * gradients(False, dp=8))
+    for columns in ({"dp": 8, "zero_stage": 2}, {"dp": 1}):
+        assert np.array_equal(gradients(True, **columns), gradients(False, **columns))
+
+
 def test_placeholders_are_one_block_of_gradients_beside_whatever_runs():
     plain, held = (build_tables(make_setting(placeholders=on), make_strategies(dp=8)) for on in (False, True))
     added = held.working_bytes - plain.working_bytes

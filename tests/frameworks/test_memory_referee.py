@@ -14,10 +14,12 @@ pytest.importorskip("torch", reason="torch's memory tracker is the referee")
 pytest.importorskip("transformers", reason="its modules are what is tracked")
 
 from meshwright.costmodels.schedule import rank_of_chunk  # after the skip
+from meshwright.costmodels.step import price  # after the skip
 from meshwright.planner.importers.config import Config  # after the skip
 from meshwright.planner.importers.hf import model_from_config  # after the skip
 from meshwright.planner.job import Job  # after the skip
-from meshwright.planner.pricing import price_plan  # after the skip
+from meshwright.planner.meshes import mesh_of  # after the skip
+from meshwright.planner.pricing import counts, setting  # after the skip
 from meshwright.planner.problem import Problem  # after the skip
 from meshwright.planner.strategy import chunks_from, even_split, plan_from  # after the skip
 from tests.frameworks.tracked_memory import Stage, tracked_peak_bytes  # after the skip
@@ -55,10 +57,11 @@ class Run:
     rank: int = 0
     sequences: int = 1
     length: int = 4096
+    once: bool = False
 
     @property
     def micro_batches(self) -> int:
-        return 2 if self.pp == 1 else self.pp + 2
+        return 1 if self.once else 2 if self.pp == 1 else self.pp + 2
 
 
 RUNS = {
@@ -77,6 +80,9 @@ RUNS = {
     "8b, tensor 2, every second layer, ZeRO-2": Run(EIGHT, zero=2, tp=2, recompute="half"),
     "8b, few words": Run(FEW_WORDS),
     "8b, few words, full": Run(FEW_WORDS, recompute="full"),
+    "1b, one micro-batch": Run(ONE, once=True),
+    "8b, ZeRO-2, one micro-batch": Run(EIGHT, zero=2, once=True),
+    "8b, few words, full, one micro-batch": Run(FEW_WORDS, recompute="full", once=True),
     "8b, first stage": Run(EIGHT, zero=2, pp=4, rank=0),
     "8b, middle stage": Run(EIGHT, zero=2, pp=4, rank=1),
     "8b, middle stage, ZeRO-3, full": Run(EIGHT, pp=4, rank=2, recompute="full"),
@@ -134,8 +140,10 @@ def priced_bytes(run: Run) -> float:
         for i in recomputed(run, layers):
             modes[start + i] = "full"
         start += layers
-    memory = price_plan(problem, plan_from(problem, decisions, chunks, tuple(modes))).memory[run.rank]
-    return sum(size for item, size in memory.items() if item not in OUTSIDE)
+    plan = plan_from(problem, decisions, chunks, tuple(modes))
+    got = price(setting(problem), mesh_of(plan).strategies(), counts(problem, plan))
+    held = sum(size[0, run.rank] for item, size in got.memory.items() if item not in OUTSIDE)
+    return float(held - got.idle_bytes[0, run.rank])
 
 
 @pytest.mark.parametrize("name", RUNS)
