@@ -7,6 +7,7 @@ import typer
 
 from meshwright.cli.errors import ExitCode, guarded
 from meshwright.hardware import units
+from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.spec import Accelerator, Cluster, Link, Price, Tier
 
 if TYPE_CHECKING:
@@ -20,9 +21,15 @@ def hardware(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Accelerator, node such as dgx-h100:16, or YAML.")
     ] = None,
+    ranks: Annotated[
+        str | None, typer.Option(help="What a group of a cluster's devices gets: 0,8,16 or 0-7 or 0-56:8.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> ExitCode:
-    """List accelerators, nodes and pods, or show one of them with its sources."""
+    """List accelerators, nodes and pods, or show one of them with its sources, or a group of its ranks."""
+    if ranks is not None:
+        show_group(name, ranks, as_json=as_json)
+        return ExitCode.FOUND
     if as_json:
         from meshwright.cli.tables import write_json
 
@@ -32,6 +39,20 @@ def hardware(
     else:
         show(name)
     return ExitCode.FOUND
+
+
+def show_group(name: str | None, ranks: str, *, as_json: bool) -> None:
+    """Print which links join a group of ranks, and what each device gets of them."""
+    from meshwright.cli.ranks import route_facts, route_of
+    from meshwright.cli.tables import facts, screen, write_json
+
+    if name is None:
+        raise MeshwrightError("ranks: name the cluster whose devices they are, such as dgx-h100:4")
+    route = route_of(_load(name), ranks)
+    if as_json:
+        write_json(asdict(route))
+    else:
+        screen().print(facts(route_facts(route)))
 
 
 def list_table() -> None:

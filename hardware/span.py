@@ -60,14 +60,6 @@ class GroupSpan:
     def _sizes(self) -> FloatArray:
         return np.asarray(self.sizes, dtype=np.float64)
 
-    @property
-    def spanned_tier(self) -> IntArray:
-        """Index of the outermost tier that the group uses, shape ``(...)``; -1 for a group of one."""
-        used = self.sizes > 1
-        last = self.sizes.shape[-1] - 1
-        outermost = last - np.argmax(used[..., ::-1], axis=-1)
-        return np.where(used.any(axis=-1), outermost, -1)
-
 
 def group_span(cluster: Cluster, size: ArrayLike, stride: ArrayLike) -> GroupSpan:
     """Return how groups of ``size`` ranks placed with ``stride`` lie on the tiers of a cluster.

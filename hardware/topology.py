@@ -9,7 +9,7 @@ Nodes are ``("leaf", i)`` (a device, or a block of them in a big cluster), ``("n
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
@@ -72,18 +72,18 @@ def cluster_graph(cluster: Cluster, max_leaves: int = MAX_LEAVES) -> "Graph":
     return graph
 
 
-def group_route(cluster: Cluster, ranks: Sequence[int], max_leaves: int = MAX_LEAVES) -> GroupRoute:
+def group_route(cluster: Cluster, ranks: Sequence[int]) -> GroupRoute:
     """Return the tier that a group of ranks spans and each device's bandwidth through it, from the graph.
 
     Behind switches it is the smallest cut between one block's devices and the other blocks that the group
     touches, shared by all devices of the block since their groups send too; on a full mesh the flow that the
     links between members alone carry; on a torus axis the cut of the axis between the two halves of the
-    group, shared by the groups interleaved with it.
+    group, shared by the groups interleaved with it. Only the block that holds the group is drawn.
 
     Raises
     ------
     MeshwrightError
-        If the ranks are not distinct devices of the cluster, or the cluster is too big for the graph.
+        If the ranks are not distinct devices of the cluster.
     """
     members = sorted(set(ranks))
     if not members or len(members) != len(ranks) or members[0] < 0 or members[-1] >= cluster.num_devices:
@@ -95,13 +95,12 @@ def group_route(cluster: Cluster, ranks: Sequence[int], max_leaves: int = MAX_LE
     k = next(t for t, block in enumerate(cluster.block_sizes) if members[0] // block == members[-1] // block)
     tier, below = cluster.tiers[k], _below(cluster, k)
     nics = [rank // max(1, int(tier.devices_per_nic)) for rank in members]
-    graph = cluster_graph(cluster, max_leaves)
+    whole = replace(cluster, tiers=cluster.tiers[: k + 1])
+    graph = cluster_graph(whole, max(MAX_LEAVES, tier.fan_out))
     leaf_devices = graph.graph["leaf_devices"]
-    if leaf_devices > below:
-        raise MeshwrightError(f"ranks: {cluster.name} is drawn in blocks of {leaf_devices}; raise max_leaves")
-    blocks = _by_block(members, below)
+    blocks = _by_block([rank % whole.num_devices for rank in members], below)
     measure = _axis_cut if tier.kind in AXES else _mesh_flow if tier.kind == "mesh" else _switch_cut
-    rate = min(measure(_tier_only(graph, k), cluster, k, blocks, block, leaf_devices) for block in blocks)
+    rate = min(measure(_tier_only(graph, k), whole, k, blocks, block, leaf_devices) for block in blocks)
     return GroupRoute(k, tier.name, max(map(nics.count, nics)), rate)
 
 

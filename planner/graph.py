@@ -19,8 +19,6 @@ from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.vocabulary import Embedding
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from meshwright.planner.decoder import DecoderSpec
 
 
@@ -161,14 +159,3 @@ class ModelGraph:
     def parts(self) -> tuple[Part, ...]:
         """Everything that tensor parallelism splits, each distinct part once."""
         return tuple(dict.fromkeys(p for kind in self.kinds for op in kind.operators for p in op.parts))
-
-    def dag(self) -> "nx.DiGraph[int]":
-        """Return the graph for networkx: nodes carry ``kind`` and ``role``, tied pairs are edges' twins."""
-        import networkx as nx
-
-        graph: nx.DiGraph[int] = nx.DiGraph(name=self.name)
-        for i, k in enumerate(self.layer_kinds):
-            graph.add_node(i, kind=self.kinds[k].name, role=self.kinds[k].role)
-        graph.add_edges_from(self.edges)
-        graph.graph["tied"] = self.tied
-        return graph

@@ -4,9 +4,12 @@ import json
 
 import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from meshwright.cli.hardware import hardware
+from meshwright.cli.ranks import read_ranks
 from meshwright.hardware.catalogue import DATA_DIR, accelerator_names, cluster_names
 
 app = typer.Typer()
@@ -85,3 +88,39 @@ def test_a_wrong_name_is_bad_input():
     wrong = run("dgx-h10")
     assert wrong.exit_code == 2 and "did you mean dgx-h100" in wrong.stderr
     assert json.loads(run("dgx-h100:0", "--json").stdout)["status"] == "ERROR"
+
+
+def test_a_group_of_ranks_is_told_its_links():
+    shown = run("dgx-h100:4", "--ranks", "0-24:8").stdout
+    assert "infiniband-ndr" in shown and "48.00 GB/s" in shown
+    told = json.loads(run("dgx-h100:4", "--ranks", "0-7", "--json").stdout)
+    assert (told["tier"], told["tier_name"]) == (0, "nvlink")
+    alone = json.loads(run("dgx-h100:4", "--ranks", "3", "--json").stdout)
+    assert (alone["tier"], alone["bandwidth_bytes_per_s"]) == (-1, None)
+
+
+@given(st.integers(0, 31), st.integers(0, 31), st.integers(1, 9))
+def test_ranks_are_read_as_they_are_written(first, last, step):
+    first, last = sorted((first, last))
+    assert read_ranks(f"{first}-{last}:{step}", 32) == list(range(first, last + 1, step))
+    assert read_ranks(f" {first} , {last}", 32) == [first, last]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["dgx-h100:4", "--ranks", "0,x"], "'x' is no rank"),
+        (["dgx-h100:4", "--ranks", ""], "'' is no rank"),
+        (["dgx-h100:4", "--ranks", "0-7:0"], "'0-7:0' is no rank"),
+        (["dgx-h100:4", "--ranks", "7-0"], "lowest first"),
+        (["dgx-h100:4", "--ranks", "32"], "within 0-31"),
+        (["dgx-h100:4", "--ranks", "1" * 5000], "is no rank"),
+        (["dgx-h100:4", "--ranks", "0,0"], "must be distinct"),
+        (["h100", "--ranks", "0"], "h100-sxm is one device"),
+        (["--ranks", "0"], "name the cluster"),
+    ],
+)
+def test_ranks_that_are_none_are_refused(arguments, said):
+    shown = run(*arguments)
+    assert shown.exit_code != 0
+    assert said in " ".join(shown.output.split())

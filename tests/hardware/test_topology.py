@@ -13,6 +13,7 @@ from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.span import group_span
 from meshwright.hardware.topology import cluster_graph, group_route
 from meshwright.hardware.units import GB
+from tests.hardware.spans import spanned_tier
 from tests.strategies import clusters, placed_groups
 
 
@@ -31,13 +32,13 @@ def test_cuts_of_the_graph_agree_with_the_closed_form(data):
     route = group_route(cluster, ranks)
     span = group_span(cluster, size, stride)
     if fits and whole:
-        assert route.tier == span.spanned_tier
+        assert route.tier == spanned_tier(span)
         if size > 1:
             assert route.bandwidth_bytes_per_s == pytest.approx(
                 span.bandwidth_bytes_per_s[route.tier], rel=1e-9
             )
     else:
-        assert route.tier <= span.spanned_tier  # a straddling dimension is priced as its worst group
+        assert route.tier <= spanned_tier(span)  # a straddling dimension is priced as its worst group
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,6 @@ def test_a_big_cluster_is_drawn_in_blocks_of_equal_capacity():
         return graph.edges[("uplink", 1, 5), ("switch", 1, 0)]["capacity"]
 
     assert up(drawn) == up(detailed) == pytest.approx(8 * 50 * 0.96 * GB)
-    assert group_route(big, [0, 8], max_leaves=100) == group_route(big, [0, 8])
 
 
 def test_the_spine_of_a_blocking_fabric_is_narrower_than_its_pods():
@@ -115,11 +115,26 @@ def test_ranks_are_distinct_devices(ranks):
         group_route(load_cluster("dgx-h100:2"), ranks)
 
 
-def test_a_graph_too_coarse_for_the_question_says_so():
+def test_a_cluster_too_big_for_the_graph_says_so():
     with pytest.raises(MeshwrightError, match="below the 2048 blocks"):
         cluster_graph(load_cluster("dgx-h100:2048"))
-    with pytest.raises(MeshwrightError, match="in blocks of 8"):
-        group_route(load_cluster("dgx-h100:64"), [0, 1], max_leaves=64)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_a_group_gets_the_same_wherever_its_block_lies(data):
+    cluster = data.draw(clusters(max_devices=64))
+    size, stride = data.draw(placed_groups(cluster))
+    block = data.draw(st.sampled_from([b for b in cluster.block_sizes if b >= (size - 1) * stride + 1]))
+    start = data.draw(st.integers(0, cluster.num_devices // block - 1)) * block
+    ranks = first_group(size, stride)
+    assert group_route(cluster, [start + rank for rank in ranks]) == group_route(cluster, ranks)
+
+
+def test_a_group_is_found_in_a_cluster_of_any_size():
+    big, small = load_cluster("dgx-h100:2048"), load_cluster("dgx-h100:2")
+    assert group_route(big, [9, 14]) == group_route(small, [9, 14])
+    assert group_route(big, [0, 8]) == group_route(small, [0, 8])
 
 
 def test_fan_out_of_every_group_size_on_a_mesh_is_refereed_by_the_edges():

@@ -7,6 +7,7 @@ from meshwright.costmodels.operators import LayerKind
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.assembly import Join, Segment, assemble, chain, every
 from meshwright.planner.pieces import norm
+from tests.planner.graphs import dag
 
 A, B = (LayerKind(name, "block", (norm("norm", 8),), 8) for name in "ab")
 FIELDS = {"family": "f", "hidden_size": 8, "vocab_size": 0}
@@ -25,7 +26,7 @@ def test_one_output_may_feed_every_layer() -> None:
     joins = (Join("e", "d", every(decoder)), Join("s", "d"))
     graph = assemble("m", (encoder, side, decoder), joins, **FIELDS)
     assert set(graph.edges) == {(0, 1), (1, 3), (1, 4), (1, 5), (2, 3), (3, 4), (4, 5)}
-    assert nx.is_directed_acyclic_graph(graph.dag())
+    assert nx.is_directed_acyclic_graph(dag(graph))
 
 
 def test_tied_names_the_first_layer_and_the_last() -> None:

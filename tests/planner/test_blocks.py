@@ -16,6 +16,7 @@ from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.feeds import Mlp
 from meshwright.planner.mixers import SelfAttention
 from meshwright.planner.pattern import Layer
+from tests.planner.graphs import dag
 
 USUAL = Layer(SelfAttention(), Mlp())
 SPEC = DecoderSpec(hidden=4096, layers=32, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=128256)
@@ -189,12 +190,13 @@ def test_what_the_head_multiplies_is_kept_for_its_weights_gradient() -> None:
 
 
 def test_layer_graph_is_a_chain_from_embedding_to_head() -> None:
-    dag = decoder_graph(GPT, "gpt").dag()
-    degrees = sorted(dict(dag.out_degree()).values())
+    graph = decoder_graph(GPT, "gpt")
+    layers = dag(graph)
+    degrees = sorted(dict(layers.out_degree()).values())
     assert degrees == [0] + [1] * (GPT.layers + 1)
-    assert dag.nodes[0]["role"] == "embedding"
-    assert dag.nodes[GPT.layers + 1]["role"] == "head"
-    assert dag.graph["tied"] == ((0, GPT.layers + 1),)
+    assert layers.nodes[0]["role"] == "embedding"
+    assert layers.nodes[GPT.layers + 1]["role"] == "head"
+    assert graph.tied == ((0, GPT.layers + 1),)
 
 
 def test_parts_name_what_tensor_parallelism_splits() -> None:

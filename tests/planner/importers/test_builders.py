@@ -17,6 +17,7 @@ from meshwright.planner.importers import PRESETS, load_model
 from meshwright.planner.importers.builders import BUILDERS
 from meshwright.planner.importers.config import Config, ModelConfigError, read_config
 from meshwright.planner.importers.hf import model_from_config
+from tests.planner.graphs import dag
 
 DATA = Path(__file__).parents[2] / "data"
 FILES = DATA / "hf_configs"
@@ -78,11 +79,11 @@ def test_each_builder_is_counted() -> None:
 @pytest.mark.parametrize("case", CASES, ids=labelled)
 def test_layers_stand_in_topological_order_and_lead_to_the_head(case: dict[str, Any]) -> None:
     graph = graph_of(configuration(case))
-    dag = graph.dag()
+    layers = dag(graph)
     assert all(a < b for a, b in graph.edges)
     last = graph.num_layers - 1
-    assert [n for n in dag if dag.out_degree(n) == 0] == [last]
-    assert nx.is_weakly_connected(dag)
+    assert [n for n in layers if layers.out_degree(n) == 0] == [last]
+    assert nx.is_weakly_connected(layers)
     names = {"text", *(stream.name for stream in graph.streams)}
     assert {kind.stream for kind in graph.kinds} <= names
     assert graph.context is None or graph.context in names
@@ -111,10 +112,10 @@ def test_tower_joins_at_the_text_embedding() -> None:
 
 def test_image_tower_and_text_tower_meet_at_the_head() -> None:
     graph = load_model("clip-vit-l-14")
-    order, dag = kinds_in_order(graph), graph.dag()
+    order, layers = kinds_in_order(graph), dag(graph)
     head = len(order) - 1
-    assert set(dag.predecessors(head)) == {order.index("image"), head - 1}
-    assert dag.in_degree(order.index("embedding")) == 0
+    assert set(layers.predecessors(head)) == {order.index("image"), head - 1}
+    assert layers.in_degree(order.index("embedding")) == 0
 
 
 def test_mllama_hands_the_image_on_to_its_last_cross_attention_layer() -> None:
