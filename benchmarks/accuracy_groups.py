@@ -154,8 +154,8 @@ def sweeps(priced: Iterable[Priced], apart: bool = False) -> list[Sweep]:
     priced
         Runs, of which the timed ones of trust A or B count.
     apart
-        Whether runs of one layout count as layouts of their own, in the order of chance. No prediction then
-        agrees with all: two of three layouts timed four times each are ties that cost tau-b a fifth.
+        Whether runs of one layout count as layouts of their own, in the order of chance: no prediction then
+        agrees with all (:func:`best_tau`).
     """
     groups: dict[Hashable, list[Priced]] = defaultdict(list)
     for one in timed(priced):
@@ -168,3 +168,14 @@ def ranking(sweep: Sweep) -> tuple[float | None, float]:
     """Return Kendall's tau and the regret inside a sweep."""
     measured, predicted = [each.measured_s for each in sweep], [each.predicted_s for each in sweep]
     return kendall_tau(measured, predicted), regret(measured, predicted)
+
+
+def best_tau(sweep: Sweep) -> float | None:
+    """Return the tau of predictions that are right: each run takes the mean time of its layout.
+
+    Below 1 where runs of one layout count one by one: they state the same, so that one time is predicted.
+    """
+    right = {
+        p.row.id: own.measured_s for own in _layouts(p for each in sweep for p in each.runs) for p in own.runs
+    }
+    return kendall_tau([each.measured_s for each in sweep], [right[each.runs[0].row.id] for each in sweep])

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from benchmarks.accuracy_groups import (
     KINDS,
+    best_tau,
     errors_of,
     grouped,
     kind_of,
@@ -47,16 +48,17 @@ def kind_figures(runs: Sequence[Priced]) -> Figures:
 
 def sweep_figures(runs: Sequence[Priced], apart: bool = False) -> Figures:
     """Return the agreement of ranks inside sweeps, by family; ``apart`` counts runs instead of layouts."""
-    families: dict[str, list[tuple[int, float | None, float]]] = {}
+    families: dict[str, list[tuple[int, float | None, float, float | None]]] = {}
     for sweep in sweeps(runs, apart):
-        families.setdefault(sweep[0].family, []).append((len(sweep), *ranking(sweep)))
+        families.setdefault(sweep[0].family, []).append((len(sweep), *ranking(sweep), best_tau(sweep)))
     return {
         family: {
             "sweeps": len(found),
-            "layouts": sum(n for n, _, _ in found),
-            "tau": mean(tau for _, tau, _ in found if tau is not None),
-            "regret": mean(lost for _, _, lost in found),
-            "worst_regret": max(lost for _, _, lost in found),
+            "layouts": sum(n for n, _, _, _ in found),
+            "tau": mean(tau for _, tau, _, _ in found if tau is not None),
+            "best_tau": mean(best for _, _, _, best in found if best is not None),
+            "regret": mean(lost for _, _, lost, _ in found),
+            "worst_regret": max(lost for _, _, lost, _ in found),
         }
         for family, found in families.items()
     }
@@ -219,13 +221,14 @@ def _sweep_lines(found: Mapping[str, Mapping[str, Any]], what: str, counted: str
             name,
             str(got["sweeps"]),
             str(got["layouts"]),
-            "-" if got["tau"] is None else f"{got['tau']:.2f}",
+            *("-" if got[key] is None else f"{got[key]:.2f}" for key in ("tau", "best_tau")),
             percent(got["regret"]),
             percent(got["worst_regret"]),
         ]
         for name, got in found.items()
     ]
-    return table(f"{what} (means over sweeps)", ("", "sweeps", counted, "tau", "regret %", "worst"), lines)
+    header = ("", "sweeps", counted, "tau", "at most", "regret %", "worst")
+    return table(f"{what} (means over sweeps)", header, lines)
 
 
 def _memory_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import accuracy, accuracy_left_out, accuracy_memory
-from benchmarks.accuracy_groups import kind_of, mean_over_families, packed, ranking, sweeps
+from benchmarks.accuracy_groups import best_tau, kind_of, mean_over_families, packed, ranking, sweeps
 from benchmarks.accuracy_left_out import alone, left_out_figures, price_left_out, voters
 from benchmarks.accuracy_memory import fit_confusion, memory_errors
 from benchmarks.accuracy_report import figures, text
@@ -119,6 +119,9 @@ def test_a_layout_timed_again_is_no_new_layout() -> None:
     (single,) = sweeps([*again, *once], apart=True)
     assert len(single) == 7
     assert ranking(single)[1] == pytest.approx(4.0 / 1.0 - 1.0)
+    assert best_tau(sweep) == 1.0
+    # four runs are predicted to take 4 s; of the other 15 pairs of 21 those of 9 s with 6 and 8 s are wrong
+    assert best_tau(single) == pytest.approx((13 - 2) / (21 * 15) ** 0.5)
 
 
 def test_runs_out_of_memory_count_whatever_their_trust(monkeypatch: pytest.MonkeyPatch) -> None:
