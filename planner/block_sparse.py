@@ -1,6 +1,7 @@
 """Attention to a band of local blocks and to every n-th block before it (Phi-3-small)."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.operators import Operator
@@ -19,21 +20,13 @@ class BlockSparseAttention:
 
     local: int
     stride: int
-
-    @property
-    def label(self) -> str:
-        """``sparse``."""
-        return "sparse"
+    label: ClassVar[str] = "sparse"
+    feeds_products: ClassVar[bool] = True
 
     @property
     def detail(self) -> str:
         """Its reach."""
         return f"sparse{self.local}-{self.stride}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into one product."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return standard attention's operators with a sparse core."""

@@ -1,7 +1,7 @@
 """Attention over compressed keys (DeepSeek-V4): one key/value head, a window, and a summary of the rest."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.indexer import Indexer
@@ -46,6 +46,7 @@ class CompressedAttention:
     rope: int
     stride: int | None = None
     index: SparseIndex | None = None
+    feeds_products: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -58,11 +59,6 @@ class CompressedAttention:
     def detail(self) -> str:
         """The label and the stride."""
         return f"{self.label}{self.stride or self.window}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into products alone."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return the latents, the compressed entries, core and grouped output product."""

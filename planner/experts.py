@@ -1,6 +1,7 @@
 """The mixture of experts as a feed: router, exchange, grouped products, and shared experts beside them."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router
 from meshwright.costmodels.operators import Boundary, Operator, Pointwise
@@ -52,21 +53,13 @@ class Experts:
     latent: int | None = None
     node_limit: int | None = None
     groups: int | None = None
-
-    @property
-    def label(self) -> str:
-        """``moe``."""
-        return "moe"
+    label: ClassVar[str] = "moe"
+    feeds_products: ClassVar[bool] = False  # the router reads its input too
 
     @property
     def detail(self) -> str:
         """Its number of experts and their width."""
         return f"moe{self.experts}x{self.width}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Whether only 8-bit products read its input: no, the router does."""
-        return False
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return router, dispatch, the experts' products, combine, and the shared experts."""

@@ -1,6 +1,7 @@
 """Feeds: what treats each token alone, the dense MLP."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from meshwright.costmodels.operators import Boundary, Operator, Pointwise
 from meshwright.costmodels.part import Part
@@ -20,21 +21,13 @@ class Mlp:
     """A dense MLP; a width that is None is the decoder's ``ffn``."""
 
     width: int | None = None
-
-    @property
-    def label(self) -> str:
-        """``dense``: its counterpart is a mixture of experts."""
-        return "dense"
+    label: ClassVar[str] = "dense"
+    feeds_products: ClassVar[bool] = True
 
     @property
     def detail(self) -> str:
         """Its width."""
         return f"dense{self.width or ''}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into one product."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return up (and gate), activation and down products between their boundaries."""

@@ -1,7 +1,7 @@
 """Mixers of a convolution or a recurrence between gates, and a plain product in a mixer's or feed's place."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from meshwright.costmodels.convolution import CausalConvolution
 from meshwright.costmodels.operators import Boundary, Operator
@@ -30,21 +30,13 @@ class RecurrentBlock:
     width: int
     heads: int
     conv_width: int = 4
-
-    @property
-    def label(self) -> str:
-        """``recurrent``."""
-        return "recurrent"
+    label: ClassVar[str] = "recurrent"
+    feeds_products: ClassVar[bool] = True
 
     @property
     def detail(self) -> str:
         """Its width."""
         return f"recurrent{self.width}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into one product."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return both branches' product, convolution, recurrence, gate, out."""
@@ -67,21 +59,13 @@ class ShortConvolution:
 
     width: int
     bias: bool = False
-
-    @property
-    def label(self) -> str:
-        """``conv``."""
-        return "conv"
+    label: ClassVar[str] = "conv"
+    feeds_products: ClassVar[bool] = True
 
     @property
     def detail(self) -> str:
         """Its reach."""
         return f"conv{self.width}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into one product."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return both gates and the input, gate, convolution, gate, out."""
@@ -108,21 +92,9 @@ class SquareProduct:
 
     place: Literal["attention", "mlp"]
     bias: bool = False
-
-    @property
-    def label(self) -> str:
-        """``linear``."""
-        return "linear"
-
-    @property
-    def detail(self) -> str:
-        """``linear``."""
-        return "linear"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into one product."""
-        return True
+    label: ClassVar[str] = "linear"
+    detail: ClassVar[str] = "linear"
+    feeds_products: ClassVar[bool] = True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return the product between its boundaries."""

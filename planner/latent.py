@@ -1,6 +1,7 @@
 """Multi-head latent attention, and the indexer that makes it sparse."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.indexer import Indexer
@@ -58,6 +59,7 @@ class LatentAttention:
     window: int | None = None
     index: SparseIndex | None = None
     scaled_latents: bool = True
+    feeds_products: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -70,11 +72,6 @@ class LatentAttention:
     def detail(self) -> str:
         """The label and the latent's width."""
         return f"{self.label}{self.kv_rank}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into products alone."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return down-projections, norms, up-projections, rotation, core and output product."""

@@ -1,6 +1,7 @@
 """Mixers of linear attention: gated delta nets, Kimi's delta attention, lightning attention."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from meshwright.costmodels.convolution import CausalConvolution
 from meshwright.costmodels.delta import DeltaRule
@@ -38,21 +39,13 @@ class GatedDeltaNet:
     key_dim: int
     value_dim: int
     conv_width: int = 4
-
-    @property
-    def label(self) -> str:
-        """``delta``."""
-        return "delta"
+    label: ClassVar[str] = "delta"
+    feeds_products: ClassVar[bool] = True
 
     @property
     def detail(self) -> str:
         """Its heads."""
         return f"delta{self.value_heads}x{self.value_dim}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into products alone."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return in, decays and strengths, convolution, delta rule, gated norm, out."""
@@ -87,21 +80,13 @@ class KimiDelta:
     heads: int
     head_dim: int
     conv_width: int = 4
-
-    @property
-    def label(self) -> str:
-        """``delta``."""
-        return "delta"
+    label: ClassVar[str] = "delta"
+    feeds_products: ClassVar[bool] = True
 
     @property
     def detail(self) -> str:
         """Its heads."""
         return f"delta{self.heads}x{self.head_dim}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into products alone."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return in, strengths, decay and gate (down and up), convolution, delta rule, gated norm, out."""
@@ -134,21 +119,13 @@ class LightningAttention:
     heads: int
     head_dim: int
     chunk: int = 256
-
-    @property
-    def label(self) -> str:
-        """``lightning``."""
-        return "lightning"
+    label: ClassVar[str] = "lightning"
+    feeds_products: ClassVar[bool] = True
 
     @property
     def detail(self) -> str:
         """Its heads."""
         return f"lightning{self.heads}x{self.head_dim}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into products alone."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return query, key and value product with the gate's, scan, gated norm, out."""

@@ -4,7 +4,7 @@ A new mixer is a frozen dataclass with the members of :class:`~meshwright.planne
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.operators import Boundary, Operator, Pointwise
@@ -53,6 +53,7 @@ class SelfAttention:
     kv_heads: int | None = None
     head_dim: int | None = None
     value_dim: int | None = None
+    feeds_products: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -68,11 +69,6 @@ class SelfAttention:
         )
         heads = f".kv{self.kv_heads}" if self.kv_heads else ""
         return f"{reach}{heads}" if self.rotary else f"{reach}{heads}.nope"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into one product."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return query, key and value product, norms, rotation, core, gate and output product."""

@@ -6,7 +6,7 @@ rows out.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from meshwright.costmodels.convolution import CausalConvolution
 from meshwright.costmodels.operators import Boundary, Operator, Pointwise
@@ -68,21 +68,13 @@ class Mamba:
     conv_bias: bool = True
     bias: bool = False
     norms: Literal["none", "plain", "weighted"] = "none"
-
-    @property
-    def label(self) -> str:
-        """``mamba``."""
-        return "mamba"
+    label: ClassVar[str] = "mamba"
+    feeds_products: ClassVar[bool] = True
 
     @property
     def detail(self) -> str:
         """Its channels."""
         return f"mamba{self.channels}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into one product."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return in, convolution, time step with B and C, scan and out; fused kernels keep no convolution."""
@@ -148,21 +140,13 @@ class Mamba2:
     chunk: int = 256
     norm: bool = True
     out_bias: bool | None = None
-
-    @property
-    def label(self) -> str:
-        """``mamba2``."""
-        return "mamba2"
+    label: ClassVar[str] = "mamba2"
+    feeds_products: ClassVar[bool] = True
 
     @property
     def detail(self) -> str:
         """Its heads."""
         return f"mamba2-{self.heads}x{self.head_dim}"
-
-    @property
-    def feeds_products(self) -> bool:
-        """Its input goes into one product."""
-        return True
 
     def operators(self, spec: DecoderSpec) -> tuple[Operator, ...]:
         """Return in, convolution, scan, gate and out; the fused kernels convolve again in backward."""
