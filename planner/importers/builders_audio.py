@@ -13,6 +13,7 @@ from meshwright.planner.assembly import Segment, assemble, chain
 from meshwright.planner.audio import spectrogram_kinds
 from meshwright.planner.encoders import BlockSpec, block_kind
 from meshwright.planner.graph import ModelGraph, Stream
+from meshwright.planner.importers.attributes import with_tower
 from meshwright.planner.importers.builders_vlm import IMAGE, decoder_pieces, text_part
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_vlm import VisionLanguage
@@ -164,10 +165,5 @@ def audio_language(config: Config, name: str, *, mtp: bool = False) -> ModelGrap
             IMAGE,
         ),
         notes=(*assumptions(inner, family.tower), *text.notes),
-        attributes={
-            **text.attributes,
-            "tower_layers": spec.layers,
-            "tower_hidden": spec.hidden,
-            "image_tokens": tokens,
-        },
+        attributes=with_tower(text, spec.layers, spec.hidden, tokens),
     )

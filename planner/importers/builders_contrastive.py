@@ -13,6 +13,7 @@ from meshwright.costmodels.operators import LayerKind, Operator, Pointwise
 from meshwright.planner.assembly import Join, Segment, assemble
 from meshwright.planner.encoders import BlockSpec, EmbeddingSpec, block_kind, embedding_kind
 from meshwright.planner.graph import ModelGraph
+from meshwright.planner.importers.attributes import block_sizes
 from meshwright.planner.importers.builders_vision import attention_pooling
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_vision import read_tower
@@ -80,6 +81,16 @@ CONTRASTIVE_FAMILIES: Final[Mapping[str, ContrastiveFamily]] = {
 }
 
 
+JOINS: Final = (
+    Join("patches", "vision"),
+    Join("vision", "image"),
+    Join("image", "head"),
+    Join("embedding", "text"),
+    Join("text", "head"),
+)
+"""Two chains that meet in the head."""
+
+
 def _text_segments(spec: TextTowerSpec, *, causal: bool) -> tuple[Segment, Segment]:
     embedding = EmbeddingSpec(vocab=spec.vocab, hidden=spec.hidden, position_rows=spec.positions)
     block = BlockSpec(
@@ -103,6 +114,19 @@ def _image_head(config: Config, vision: VisionSpec, projection: int | None) -> t
     return (norm_behind, *(attention_pooling(vision) if pools else ()))
 
 
+def _sides(config: Config) -> tuple[Config, Config]:
+    """Return the configurations of image and text.
+
+    Files of 2022 repeat what was given to the class in ``*_config_dict``, and it wins.
+    """
+    given = (part(config, f"{p}_config", f"{config.model_type}_{p}_model") for p in ("vision", "text"))
+    image, text = (
+        part(config, f"{p}_config_dict", c.model_type, **c.values)
+        for p, c in zip(("vision", "text"), given, strict=True)
+    )
+    return image, text
+
+
 def contrastive(config: Config, name: str) -> ModelGraph:
     """Return the graph of CLIP or SigLIP.
 
@@ -113,12 +137,7 @@ def contrastive(config: Config, name: str) -> ModelGraph:
     """
     model_type = config.model_type
     family = CONTRASTIVE_FAMILIES[model_type]
-    image, text = (part(config, f"{p}_config", f"{model_type}_{p}_model") for p in ("vision", "text"))
-    # Files of 2022 repeat what was given to the class in *_config_dict, and it wins.
-    image, text = (
-        part(config, f"{p}_config_dict", c.model_type, **c.values)
-        for p, c in (("vision", image), ("text", text))
-    )
+    image, text = _sides(config)
     vision = read_tower(image, f"{model_type}_vision_model")
     words = TextTowerSpec(**read_fields(text, family.text))
     projection = family.projection and family.projection(Reading(config))
@@ -130,27 +149,16 @@ def contrastive(config: Config, name: str) -> ModelGraph:
         few_tokens("projection", words.hidden * width + (1 if projection else width + 2)),
     )
     image_head = _image_head(image, vision, projection)
-    patches, blocks = tower(vision, PATCHES, "vision")
-    embedding, text_blocks = _text_segments(words, causal=family.causal)
     segments = (
-        patches,
-        blocks,
+        *tower(vision, PATCHES, "vision"),
         Segment("image", (LayerKind("image", "block", image_head, vision.hidden, PATCHES),)),
-        embedding,
-        text_blocks,
+        *_text_segments(words, causal=family.causal),
         Segment("head", (LayerKind("head", "head", head, words.hidden),)),
-    )
-    joins = (
-        Join("patches", "vision"),
-        Join("vision", "image"),
-        Join("image", "head"),
-        Join("embedding", "text"),
-        Join("text", "head"),
     )
     return assemble(
         name,
         segments,
-        joins,
+        JOINS,
         family=model_type,
         hidden_size=words.hidden,
         vocab_size=words.vocab,
@@ -158,16 +166,5 @@ def contrastive(config: Config, name: str) -> ModelGraph:
         block_class=family.block_class,
         streams=(TEXT_ALONE, *streams(vision, vision.patches, 1.0)),
         notes=(*assumptions(image, image.model_type), *assumptions(text, text.model_type)),
-        attributes={
-            "hidden": words.hidden,
-            "layers": words.layers,
-            "heads": words.heads,
-            "kv_heads": words.heads,
-            "head_dim": words.head_dim,
-            "ffn": words.ffn,
-            "vocab": words.vocab,
-            "gated": False,
-            "positions": "learned",
-            "tied": False,
-        },
+        attributes=block_sizes(words, vocab=words.vocab),
     )

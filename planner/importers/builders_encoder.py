@@ -11,6 +11,7 @@ from meshwright.costmodels.operators import LayerKind, Operator, Pointwise
 from meshwright.planner.assembly import Segment, assemble, chain
 from meshwright.planner.encoders import BlockSpec, EmbeddingSpec, block_kind, embedding_kind
 from meshwright.planner.graph import ModelGraph
+from meshwright.planner.importers.attributes import block_sizes
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_encoder import ENCODER_FAMILIES, EncoderSpec
 from meshwright.planner.importers.reading import architecture, assumptions, head_note, labels
@@ -105,6 +106,21 @@ def _blocks(spec: EncoderSpec) -> tuple[LayerKind, ...]:
     return tuple(kind(i, w) for i, w in enumerate(windows))
 
 
+def _embedding(spec: EncoderSpec) -> EmbeddingSpec:
+    """Return the embedding of tokens, positions and types; relative positions share one table a model."""
+    return EmbeddingSpec(
+        vocab=spec.vocab,
+        hidden=spec.hidden,
+        width=spec.embedding_width,
+        position_rows=spec.position_rows,
+        type_rows=spec.type_rows,
+        norm=spec.embedding_norm,
+        norm_bias=spec.norm_bias,
+        extra_weights=spec.buckets * spec.heads,
+        dropout=spec.hidden_dropout,
+    )
+
+
 def encoder(config: Config, name: str) -> ModelGraph:
     """Return the graph of a text encoder: embedding, blocks, head.
 
@@ -120,19 +136,8 @@ def encoder(config: Config, name: str) -> ModelGraph:
     head_name = architecture(config, tuple(table), family.head)
     final = (norm("final_norm", spec.hidden, bias=spec.norm_bias),) if spec.final_norm else ()
     operators = (*final, *table[head_name](spec, labels(config)))
-    embedding = EmbeddingSpec(
-        vocab=spec.vocab,
-        hidden=spec.hidden,
-        width=spec.embedding_width,
-        position_rows=spec.position_rows,
-        type_rows=spec.type_rows,
-        norm=spec.embedding_norm,
-        norm_bias=spec.norm_bias,
-        extra_weights=spec.buckets * spec.heads,
-        dropout=spec.hidden_dropout,
-    )
     segments = (
-        Segment("embedding", (embedding_kind(embedding),)),
+        Segment("embedding", (embedding_kind(_embedding(spec)),)),
         Segment("encoder", _blocks(spec)),
         Segment("head", (LayerKind("head", "head", operators, spec.hidden),)),
     )
@@ -148,16 +153,12 @@ def encoder(config: Config, name: str) -> ModelGraph:
         max_sequence_length=spec.max_sequence_length,
         block_class=family.block_class,
         notes=(*head_note(config, head_name), *assumptions(config, model_type)),
-        attributes={
-            "hidden": spec.hidden,
-            "layers": spec.layers,
-            "heads": spec.heads,
-            "kv_heads": spec.kv_heads,
-            "head_dim": spec.head_dim,
-            "ffn": spec.ffn,
-            "vocab": spec.vocab,
-            "gated": spec.gated,
-            "positions": "rotary" if spec.rotary else "learned",
-            "tied": spec.tied and has_vocabulary,
-        },
+        attributes=block_sizes(
+            spec,
+            vocab=spec.vocab,
+            kv_heads=spec.kv_heads,
+            gated=spec.gated,
+            positions="rotary" if spec.rotary else "learned",
+            tied=spec.tied and has_vocabulary,
+        ),
     )

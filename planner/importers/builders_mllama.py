@@ -14,6 +14,7 @@ from meshwright.costmodels.vocabulary import Embedding
 from meshwright.planner.assembly import Join, Segment, assemble, chain
 from meshwright.planner.encoders import BlockSpec, block_kind
 from meshwright.planner.graph import ModelGraph, Stream
+from meshwright.planner.importers.attributes import with_tower
 from meshwright.planner.importers.builders_vlm import IMAGE, decoder_pieces, read_parts, text_part
 from meshwright.planner.importers.config import MISSING, Config
 from meshwright.planner.importers.families_vlm import VisionLanguage
@@ -131,10 +132,5 @@ def mllama(config: Config, name: str) -> ModelGraph:
         streams=(TEXT_ALONE, Stream(PATCHES, "image", padded, tokens), IMAGE),
         context=IMAGE.name,
         notes=(*assumptions(vision_config, str(vision_config.values["model_type"])), *text.notes),
-        attributes={
-            **text.attributes,
-            "tower_layers": vision.layers,
-            "tower_hidden": vision.hidden,
-            "image_tokens": tokens,
-        },
+        attributes=with_tower(text, vision.layers, vision.hidden, tokens),
     )

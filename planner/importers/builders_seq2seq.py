@@ -11,6 +11,7 @@ from meshwright.planner.assembly import Join, Segment, assemble, every
 from meshwright.planner.audio import spectrogram_kinds
 from meshwright.planner.encoders import BlockSpec, EmbeddingSpec, block_kind, embedding_kind
 from meshwright.planner.graph import ModelGraph, Stream
+from meshwright.planner.importers.attributes import Attributes
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_seq2seq import SEQ2SEQ_FAMILIES, Seq2SeqSpec
 from meshwright.planner.importers.reading import architecture, assumptions, head_note, labels
@@ -101,7 +102,8 @@ def _decoder(spec: Seq2SeqSpec) -> tuple[Segment, ...]:
     return Segment("target", (_token_embedding(spec, decoder=True),)), Segment("decoder", blocks)
 
 
-def _sizes(spec: Seq2SeqSpec) -> dict[str, int | float | str | bool | None]:
+def _sizes(spec: Seq2SeqSpec) -> Attributes:
+    """Return the sizes of both stacks."""
     return {
         "hidden": spec.hidden,
         "layers": spec.encoder_layers + spec.decoder_layers,

@@ -9,6 +9,7 @@ from typing import Final
 from meshwright.costmodels.operators import LayerKind, Operator, Pointwise
 from meshwright.planner.assembly import Segment, assemble, chain
 from meshwright.planner.graph import ModelGraph
+from meshwright.planner.importers.attributes import block_sizes
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_vision import read_tower
 from meshwright.planner.importers.reading import architecture, assumptions, head_note, labels
@@ -102,22 +103,6 @@ BLOCK_CLASSES: Final[Mapping[str, str]] = {
 }
 
 
-def tower_attributes(spec: VisionSpec) -> Attributes:
-    """Return the sizes that reports print."""
-    return {
-        "hidden": spec.hidden,
-        "layers": spec.layers,
-        "heads": spec.heads,
-        "kv_heads": spec.heads,
-        "head_dim": spec.head_dim,
-        "ffn": spec.ffn,
-        "vocab": 0,
-        "gated": spec.gated,
-        "positions": "rotary" if spec.rotary else "learned",
-        "tied": False,
-    }
-
-
 def vision_model(config: Config, name: str) -> ModelGraph:
     """Return the graph of a vision transformer.
 
@@ -146,5 +131,5 @@ def vision_model(config: Config, name: str) -> ModelGraph:
         max_sequence_length=spec.tokens,
         block_class=BLOCK_CLASSES[model_type],
         notes=(*head_note(config, head), *assumptions(config, model_type)),
-        attributes=tower_attributes(spec),
+        attributes=block_sizes(spec, gated=spec.gated, positions="rotary" if spec.rotary else "learned"),
     )

@@ -11,6 +11,7 @@ from typing import Any
 from meshwright.costmodels.operators import LayerKind
 from meshwright.planner.assembly import Segment, assemble, chain
 from meshwright.planner.graph import ModelGraph, Stream
+from meshwright.planner.importers.attributes import with_tower
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.decoders import decoder_model
 from meshwright.planner.importers.families_encoder import ENCODER_FAMILIES
@@ -128,10 +129,5 @@ def vision_language(config: Config, name: str, *, mtp: bool = False) -> ModelGra
         mtp_parameters=text.mtp_parameters,
         mtp_included=text.mtp_included,
         notes=(*assumptions(vision_config, str(vision_config.values["model_type"])), *text.notes),
-        attributes={
-            **text.attributes,
-            "tower_layers": vision.layers,
-            "tower_hidden": vision.hidden,
-            "image_tokens": tokens,
-        },
+        attributes=with_tower(text, vision.layers, vision.hidden, tokens),
     )

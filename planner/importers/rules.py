@@ -35,6 +35,19 @@ def _resolve(reading: Reading, default: Default) -> Value:
     return default(reading) if callable(default) else default
 
 
+def _found(names: tuple[str, ...], default: Default, parse: Callable[[Config, str, object], Value]) -> Rule:
+    """Return a rule that parses what stands under one of the names; absent and null mean ``default``."""
+
+    def read(reading: Reading) -> Value:
+        """Parse the value."""
+        name, value = reading.config.find(names)
+        if value is MISSING or value is None:
+            return _resolve(reading, default)
+        return parse(reading.config, name, value)
+
+    return read
+
+
 def size(*names: str, default: Default = None, null: Default = None, what: str = "width") -> Rule:
     """Return a rule for a positive integer; without any default the key is required.
 
@@ -59,26 +72,12 @@ def size(*names: str, default: Default = None, null: Default = None, what: str =
 
 def optional_size(*names: str, default: Default = None, what: str = "width") -> Rule:
     """Return a rule for a positive integer that may be absent or null (None)."""
-
-    def read(reading: Reading) -> Value:
-        name, value = reading.config.find(names)
-        if value is MISSING or value is None:
-            return _resolve(reading, default)
-        return reading.config.count(name, value, what)
-
-    return read
+    return _found(names, default, lambda config, name, value: config.count(name, value, what))
 
 
 def amount(*names: str, default: Default = 0, what: str = "width") -> Rule:
     """Return a rule for an integer that may be zero; absent and null mean ``default``."""
-
-    def read(reading: Reading) -> Value:
-        name, value = reading.config.find(names)
-        if value is MISSING or value is None:
-            return _resolve(reading, default)
-        return reading.config.count(name, value, what, minimum=0)
-
-    return read
+    return _found(names, default, lambda config, name, value: config.count(name, value, what, minimum=0))
 
 
 def nullable(*names: str, default: Default = None, what: str = "width") -> Rule:
@@ -95,38 +94,17 @@ def nullable(*names: str, default: Default = None, what: str = "width") -> Rule:
 
 def share(*names: str, default: float = 1.0) -> Rule:
     """Return a rule for a fraction from 0 to 1; absent and null mean ``default``."""
-
-    def read(reading: Reading) -> Value:
-        name, value = reading.config.find(names)
-        if value is MISSING or value is None:
-            return default
-        return reading.config.fraction(name, value)
-
-    return read
+    return _found(names, default, Config.fraction)
 
 
 def flag(*names: str, default: Default = False) -> Rule:
     """Return a rule for a switch; absent and null mean ``default``."""
-
-    def read(reading: Reading) -> Value:
-        name, value = reading.config.find(names)
-        if value is MISSING or value is None:
-            return _resolve(reading, default)
-        return reading.config.flag(name, value)
-
-    return read
+    return _found(names, default, Config.flag)
 
 
 def dropout(*names: str, default: float = 0.0) -> Rule:
     """Return a rule for a probability; absent and null mean ``default``."""
-
-    def read(reading: Reading) -> Value:
-        name, value = reading.config.find(names)
-        if value is MISSING or value is None:
-            return default
-        return reading.config.probability(name, value)
-
-    return read
+    return _found(names, default, Config.probability)
 
 
 def constant(value: Value) -> Rule:

@@ -1,0 +1,65 @@
+"""Sizes of models that are no decoders, under the names that reports print them by."""
+
+from typing import Protocol, TypeAlias
+
+from meshwright.planner.graph import ModelGraph
+
+Attributes: TypeAlias = dict[str, int | float | str | bool | None]
+
+
+class Sizes(Protocol):
+    """What a specification says of its blocks."""
+
+    @property
+    def hidden(self) -> int:
+        """Features of a token."""
+        ...
+
+    @property
+    def layers(self) -> int:
+        """Blocks."""
+        ...
+
+    @property
+    def heads(self) -> int:
+        """Heads of queries."""
+        ...
+
+    @property
+    def head_dim(self) -> int:
+        """Features of a head."""
+        ...
+
+    @property
+    def ffn(self) -> int:
+        """Inner features of the MLP."""
+        ...
+
+
+def block_sizes(
+    spec: Sizes,
+    *,
+    vocab: int = 0,
+    kv_heads: int | None = None,
+    gated: bool = False,
+    positions: str = "learned",
+    tied: bool = False,
+) -> Attributes:
+    """Return the sizes of a stack of blocks; by default keys have as many heads as queries."""
+    return {
+        "hidden": spec.hidden,
+        "layers": spec.layers,
+        "heads": spec.heads,
+        "kv_heads": spec.heads if kv_heads is None else kv_heads,
+        "head_dim": spec.head_dim,
+        "ffn": spec.ffn,
+        "vocab": vocab,
+        "gated": gated,
+        "positions": positions,
+        "tied": tied,
+    }
+
+
+def with_tower(text: ModelGraph, layers: int, hidden: int, tokens: int | None) -> Attributes:
+    """Return the sizes of a decoder with a tower beside it that hands it ``tokens`` a sample."""
+    return {**text.attributes, "tower_layers": layers, "tower_hidden": hidden, "image_tokens": tokens}
