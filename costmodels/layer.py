@@ -12,6 +12,7 @@ import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, Num, stacked
 from meshwright.costmodels.collectives import collective_time, dispatch_time
+from meshwright.costmodels.exchange import exchange_s, stalled_s
 from meshwright.costmodels.moe import Exchange
 from meshwright.costmodels.operators import LayerKind, Operator
 from meshwright.costmodels.overlap import exposed_time
@@ -157,8 +158,7 @@ def _pass(
             expansion = total_time(tuple(w for w in works if w.kernel == "memory"), rates, profile)
             seconds[op.name] = seconds[op.name] + expansion * (1 / profile.expand_fraction - 1)
         if isinstance(op, Exchange):
-            waits = op.direction == "dispatch" and not backward
-            seconds[op.name] = seconds[op.name] / profile.permute_fraction + waits * profile.dispatch_sync_s
+            seconds[op.name] = exchange_s(op, seconds[op.name], shape, profile, backward=backward)
         flops[op.name] = sum((w.flops for w in works), start=np.float64(0.0))
         launches[op.name] = _launches(op, works, shape, profile)
         own = np.zeros(len(CAUSES))
@@ -177,6 +177,8 @@ def _pass(
             own = own + _by_cause(cause, late)
             hidden = hidden + _by_cause(cause, needs - late)
         exposed[op.name] = own
+    for name, late in {} if backward else stalled_s(kind, seconds, launches, profile).items():
+        seconds[name] = seconds[name] + late
     return _Pass(seconds, flops, launches, exposed, behind, hidden)
 
 

@@ -68,7 +68,10 @@ class Profile:
     low_dispatch
         Whether tokens are quantised before they are sent to their experts.
     dispatch_sync_s
-        Time that the device waits at each dispatch until the host knows the rows of each expert.
+        Time that the device waits at each dispatch until the host knows the rows of each expert; zero where
+        they stay on the device or are known before.
+    exchange_fixed_s, exchange_token_s
+        Time of a deduplicated exchange's kernels, at once and for each of a rank's tokens.
     data_rate
         Share of the network's sustained rate that collectives over data-parallel ranks reach (buckets,
         protocols, tensors sent one by one).
@@ -178,6 +181,8 @@ class Profile:
     expert_dispatch: str
     low_dispatch: bool
     dispatch_sync_s: Num
+    exchange_fixed_s: Num
+    exchange_token_s: Num
     data_rate: Num
     layer_rate: Num
     scatter_rate: Num
