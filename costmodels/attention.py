@@ -234,10 +234,16 @@ class Attention(Plain):
         )
 
     def transient_bytes(self, shape: Shape) -> Num:
-        """Return keys and values of others that exist while the core runs: all, or two parts of a ring."""
+        """Return what exists while the core runs alone.
+
+        Keys and values of others: all, or two parts of a ring. Of an unfused core's backward pass the
+        gradients of scores; dropout makes one more, of what it dropped.
+        """
         rest = shape.cp / shape.ulysses
         part = self._kv_width(shape) * self._key_tokens(shape) * shape.element_bytes * (rest > 1)
-        return part * (2 * shape.ring + rest * (1 - 1 * shape.ring))
+        per_score = self.kernel.working_bytes / 2 + self.dropout
+        others = part * (2 * shape.ring + rest * (1 - 1 * shape.ring))
+        return others + per_score * shape.element_bytes * self._scores(shape)
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes of the output and of the log-sum-exp or the scores."""

@@ -62,6 +62,9 @@ class AttentionKernel:
         Moved per score between the products, at 16 bits and without dropout.
     saved_bytes
         Kept per score for the backward pass, at 16 bits and without dropout.
+    working_bytes
+        Alive per score at the fullest moment of the backward pass beside what is kept, at 16 bits and without
+        dropout.
     forward_kernels, backward_kernels
         Launches of one pass.
     rates
@@ -76,6 +79,7 @@ class AttentionKernel:
     forward_bytes: float = 0.0
     backward_bytes: float = 0.0
     saved_bytes: float = 0.0
+    working_bytes: float = 0.0
     forward_kernels: int = 1
     backward_kernels: int = 2
 

@@ -12,7 +12,8 @@ Bytes per logit on one rank, by counting tensors of a bf16 model:
   the log-softmax of the copy is kept (8 saved); backward 16 at the peak. Forward moves 6 + 8 + 8, backward
   4 + 12 + 8 (the shift's) + 6.
 - ``engine`` (pipeline engines of 2023 that keep a stage's outputs): as ``eager``, and the 16-bit logits live
-  on beside the fp32 ones (10 saved, 18 at the peak).
+  on beside the fp32 ones (10 saved, 18 at the peak). They gather the ranks' logits into a list and join it
+  (Megatron-LM of that time, ``_gather_along_last_dim``): 2 more.
 - ``kernel`` (cross entropy of flash-attn, Apex and Liger over logits that exist): one kernel reads bf16
   logits and keeps them, the backward pass writes the gradient over them: 2 bytes.
 - ``pieces`` (LitGPT's fine-tuning, ``lm_head_chunk_size`` and ``chunked_cross_entropy``): head and loss run
@@ -39,7 +40,7 @@ LOSSES: Final = {
     "full": FULL_LOGITS,
     "torch": LossKernel(4, 12, 14, 22),
     "eager": LossKernel(8, 16, 22, 30),
-    "engine": LossKernel(10, 18, 22, 30),
+    "engine": LossKernel(10, 18, 22, 30, gathered_bytes=2),
     "kernel": LossKernel(2, 2, 2, 4),
     "pieces": LossKernel(4, 4.5, 6, 8),
     "chunked": LossKernel(0, 8, 12, 8, 1 / CHUNKS, repeats_head=True),

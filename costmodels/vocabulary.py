@@ -81,6 +81,9 @@ class LossKernel:
         Share of the logits that exists at a time (chunked and fused implementations).
     repeats_head
         Whether the backward pass computes the logits again.
+    gathered_bytes
+        Left over where each rank gathers all logits: the ranks' parts, which became one tensor, are blocks of
+        another size, and the allocator does not give them to what comes next.
     """
 
     saved_bytes: float
@@ -89,6 +92,7 @@ class LossKernel:
     backward_traffic: float
     chunk_fraction: float = 1.0
     repeats_head: bool = False
+    gathered_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,4 +143,5 @@ class CrossEntropy(Weightless):
     def transient_bytes(self, shape: Shape) -> Num:
         """Return the peak of what exists of the logits beyond what is saved."""
         k = self.kernel
-        return self.logits(shape) * (k.transient_bytes * k.chunk_fraction - k.saved_bytes)
+        left = k.gathered_bytes * (shape.tp > 1) * (not self.parallel)
+        return self.logits(shape) * (k.transient_bytes * k.chunk_fraction - k.saved_bytes + left)

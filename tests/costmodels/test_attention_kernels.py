@@ -20,6 +20,8 @@ def test_every_kernel_is_plausible(kernel):
         assert 0 < rates.backward <= rates.forward < 1
         assert 0 < rates.half_length < 4096
     assert (kernel.saved_bytes > 0) == (kernel.forward_bytes > 0) == (not kernel.flash)
+    assert (kernel.working_bytes > 0) == (not kernel.flash)
+    assert kernel.working_bytes <= kernel.backward_bytes  # what is alive was written
 
 
 @pytest.mark.parametrize(

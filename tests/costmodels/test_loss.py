@@ -1,8 +1,15 @@
 """Implementations of the cross entropy."""
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.costmodels.loss import CHUNKS, FULL_LOGITS, LOSSES, find_loss
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.vocabulary import CrossEntropy
+from meshwright.costmodels.work import Shape
 from meshwright.hardware.errors import UnknownNameError
 
 
@@ -35,3 +42,14 @@ def test_kernels_move_less_than_chains_and_what_is_fused_holds_least():
 def test_an_unknown_name_is_refused_with_what_there_is():
     with pytest.raises(UnknownNameError, match=r"loss.*'fuse'.*fused"):
         find_loss("fuse")
+
+
+@given(tp=st.integers(1, 16), vocab=st.integers(1, 10**6), name=st.sampled_from(sorted(LOSSES)))
+def test_parts_of_gathered_logits_are_left_where_ranks_gather_them(tp, vocab, name):
+    kernel = LOSSES[name]
+    whole = CrossEntropy("loss", Part(vocab, vocab, "vocabulary", padded=True), kernel, parallel=False)
+    shape = Shape(1, 64, tp, 0)
+    alone = replace(whole, kernel=replace(kernel, gathered_bytes=0.0)).transient_bytes(shape)
+    left = whole.transient_bytes(shape) - alone
+    assert left == pytest.approx(kernel.gathered_bytes * (tp > 1) * whole.logits(shape))
+    assert replace(whole, parallel=True).transient_bytes(shape) <= whole.transient_bytes(shape)

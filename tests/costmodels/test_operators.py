@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.attention import Attention
+from meshwright.costmodels.attention_kernels import attention_kernels, find_attention_kernel
 from meshwright.costmodels.loss import FULL_LOGITS
 from meshwright.costmodels.operators import Boundary, LayerKind, Pointwise
 from meshwright.costmodels.part import Part
@@ -87,6 +88,18 @@ def test_attention_by_hand():
     assert core.saved_bytes(ONE) == 10 * 4 * 8 * 2 + 10 * 4 * 4
     assert core.parameters() == core.local_parameters(ONE) == 0
     assert not any(t.bytes for way in core.traffic(ONE) for t in way)
+
+
+@given(dropout=st.booleans(), kernel=st.sampled_from(sorted(attention_kernels())), tokens=st.integers(1, 512))
+def test_scores_have_gradients_beside_what_is_kept_of_them(dropout, kernel, tokens):
+    """Flash kernels hold nothing as long as the square of the tokens; others do, more with dropout."""
+    known = find_attention_kernel(kernel)
+    core = Attention("core", 4, 4, 8, 8, flash=known.flash, core=kernel, dropout=dropout)
+    held = core.transient_bytes(replace(ONE, sequence_length=tokens))
+    twice = core.transient_bytes(replace(ONE, sequence_length=2 * tokens))
+    scores = ONE.sequences * 4 * tokens**2
+    assert held == (not known.flash) * scores * (known.working_bytes + 2 * dropout)
+    assert twice == 4 * held
 
 
 def test_unfused_attention_keeps_scores():
