@@ -81,8 +81,8 @@ class Profile:
         Share of the rate of gathers that reduce-scatters reach.
     reduce_rate
         The same of all-reduces, which are two passes.
-    reduce_whole
-        Whether ZeRO-1 all-reduces whole gradients instead of scattering them.
+    reduce_whole_stage
+        The last ZeRO stage that all-reduces whole gradients instead of scattering them: 0, 1 or 2.
     prefetch_units
         Layers gathered ahead under ZeRO-3, beside the one in use.
     root_unit
@@ -187,7 +187,7 @@ class Profile:
     layer_rate: Num
     scatter_rate: Num
     reduce_rate: Num
-    reduce_whole: bool
+    reduce_whole_stage: Num
     prefetch_units: Num
     root_unit: bool
     reduce_last: bool

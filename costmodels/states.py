@@ -133,10 +133,11 @@ def layer_states(
     shard_grads = [g / p.shards for g, p in zip(grads, places, strict=True)]
     scatter = _collective(setting, "reduce_scatter", grads, where, copies=False)
     copies = _collective(setting, "all_reduce", shard_grads, where, copies=True)
-    flat = _collective(setting, "all_reduce", grads, where, copies=False)
-    flat = flat + _collective(setting, "all_reduce", grads, where, copies=True)
+    summed = _collective(setting, "all_reduce", grads, where, copies=False)
+    flat = summed + _collective(setting, "all_reduce", grads, where, copies=True)
+    whole_grads = (stage >= 1) & (stage <= setting.profile.reduce_whole_stage)
+    scatter = np.where(whole_grads & (stage >= 2), summed, scatter)
     late, kept = _late(setting, s), _stays(setting, s)
-    whole_at_one = (stage == 1) & setting.profile.reduce_whole
     device, host = _bytes(setting, s, cost, places)
     updated = _collective(setting, "all_gather", [p.weight_bytes for p in places], where, copies=False)
     updated = updated + _owners_send(setting, s)
@@ -151,7 +152,9 @@ def layer_states(
         forward_gather_s=gather * (stage == 3) + lift,
         backward_gather_s=np.where(s.hpz[:, None] > 1, near, gather) * (stage == 3) + lift,
         scatter_s=scatter * (stage >= 2) * ~late + _drop(setting, s, shard_grads),
-        reduce_s=np.where((stage == 0) | whole_at_one, flat, copies + scatter * ((stage == 1) | late)),
+        reduce_s=np.where(
+            (stage == 0) | (whole_grads & (stage == 1)), flat, copies + scatter * ((stage == 1) | late)
+        ),
         update_gather_s=updated * ((stage == 1) | (stage == 2)),
         optimizer_s=_update(setting, s, places, shapes, where),
     )
