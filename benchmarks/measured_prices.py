@@ -9,7 +9,7 @@ from benchmarks.row_cluster import cluster_of
 from benchmarks.row_fields import unknown_words
 from benchmarks.row_model import graph_of, predicts_ahead
 from benchmarks.row_profile import profile_of
-from benchmarks.row_strategy import sequences_of, write
+from benchmarks.row_strategy import sequences_of, with_local_batch, write
 from benchmarks.rows import Row, counter_of
 from meshwright.costmodels.memory import ITEMS
 from meshwright.costmodels.schedule import rank_of_chunk
@@ -151,7 +151,7 @@ def express(row: Row) -> Expressed:
     unknown = unknown_words(row)
     row = replace(row, **dict.fromkeys(unknown)) if unknown else row
     not_read = tuple(f"{name} is {said!r}, not known: the default" for name, said in unknown.items())
-    row = as_run(row)
+    row = with_local_batch(as_run(row))
     graph, about_model = graph_of(row)
     cluster, about_cluster = cluster_of(row)
     batch, length, about_batch = sequences_of(row)

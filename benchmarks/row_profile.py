@@ -164,7 +164,7 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
     kernel = str(row.stated("kernel") or "")
     if kernel:
         found["norm"] = "fused" if "rms kernel" in kernel.lower() else "eager"
-    if base == "litgpt" and row.tuning is not None:
+    if base == "litgpt" and row.tuning is not None and not re.search(r"\+ *(thunder|eager)", row.framework):
         found["loss"] = "pieces"
     if "rowwise" in (row.precision or "").lower():
         found["low_gemm_fraction"] = ROWWISE
@@ -188,7 +188,7 @@ def _compiled(row: Row) -> bool | None:
     code of them; Lightning's Thunder does so where its executors say ``torchcompile``.
     """
     notes = row.notes.lower()
-    if re.search("graphtrainer|compiler_toolkit", row.framework.lower()):
+    if settings.captures_graphs(row):
         return "inductor" in notes
     if row.torch_compile is None and re.search(r"executors \S*torchcompile\b", notes):
         return True

@@ -123,6 +123,11 @@ def fsdp(row: Row) -> bool:
     )
 
 
+def captures_graphs(row: Row) -> bool:
+    """Return whether torchtitan's experiments run it that capture a training step as a graph."""
+    return bool(re.search("graphtrainer|compiler_toolkit", row.framework.lower()))
+
+
 def megatron(row: Row) -> bool:
     """Return whether a descendant of Megatron-LM runs it."""
     return bool(re.search(r"megatron|nemo(?! automodel)|aa-scaling|neox", row.framework.lower()))
@@ -218,6 +223,8 @@ def recompute_modules_of(row: Row) -> tuple[str, ...]:
 
 
 def _default_recompute(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if captures_graphs(row):
+        return ("none",) * blocks, ("recompute not stated: none, as graph passes have it unless told",)
     if "torchtitan" in row.framework:
         modes, _ = recompute_of(replace(row, recompute="selective-op"), blocks)
         return modes, ("recompute not stated: by operators, as torchtitan's configurations have it",)

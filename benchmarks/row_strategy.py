@@ -6,7 +6,7 @@ framework would choose; each such choice is recorded. No rule of legality stops 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from benchmarks import row_settings as settings
@@ -39,6 +39,11 @@ SINGLE_LATER: Final = 2025
 (its options ``pipeline_parallel_microbatch_size`` and ``pipeline_parallel_microbatches``)."""
 
 
+_LOCAL_BATCHES: Final = (("deepseek-v3-16b", 4), ("70b", 8), ("405b", 2))
+"""Sequences of a rank in torchtitan's configurations (``local_batch_size`` of ``deepseek_v3_16b.toml``, 8 in
+2025, ``llama3_70b.toml`` and ``llama3_405b.toml``); in those of smaller models one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """A strategy in the planner's words.
@@ -59,6 +64,15 @@ class Written:
     layers_per_stage: tuple[int, ...]
     recompute: tuple[str, ...]
     assumptions: tuple[str, ...]
+
+
+def with_local_batch(row: Row) -> Row:
+    """Return a row of torchtitan that states no batch at all with that of its model's configuration."""
+    stated = (row.micro_batch, row.grad_accum, row.global_batch)
+    if "torchtitan" not in row.framework or stated != (None,) * 3:
+        return row
+    own = (size for name, size in _LOCAL_BATCHES if name in row.model_name.lower())
+    return replace(row, micro_batch=next(own, 1))
 
 
 def sequences_of(row: Row) -> tuple[int, int, tuple[str, ...]]:

@@ -238,8 +238,11 @@ def test_an_exchange_between_nodes_is_hidden_where_virtual_stages_allow_it(
 
 
 def test_torchtitan_recomputes_by_operators_where_its_row_says_nothing() -> None:
-    row = replace(ROWS["titanlog-066"], recompute=None)
+    row = replace(ROWS["titanlog-066"], recompute=None, framework="torchtitan (FSDP2)")
     silent, told = recompute_of(row, 4), recompute_of(replace(row, recompute="selective-op"), 4)
+    captured = replace(row, framework="torchtitan GraphTrainer")
+    assert recompute_of(captured, 4)[0] == ("none",) * 4
+    assert recompute_of(replace(captured, recompute="selective-op"), 4) == told
     assert silent[0] == told[0] != ("none",) * 4
     assert recompute_of(replace(row, framework="Megatron-Core"), 4)[0] == ("none",) * 4
 

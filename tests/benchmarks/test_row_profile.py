@@ -71,6 +71,11 @@ def test_a_framework_has_its_own_profile(framework: str, name: str) -> None:
     assert base_profile(replace(EAGER, framework=framework)) == name
 
 
+def test_scripts_of_litgpt_that_compare_executors_pre_train_with_a_whole_loss() -> None:
+    assert profile(framework="LitGPT + eager", tuning="full").loss == "torch"
+    assert profile(framework="LitGPT (Fabric)", tuning="full").loss == "pieces"
+
+
 @pytest.mark.parametrize(("tuning", "loss"), [("lora", "pieces"), (None, "torch")])
 def test_litgpt_fine_tunes_with_a_loss_in_pieces(tuning: str | None, loss: str) -> None:
     assert profile(framework="LitGPT (Fabric)", torch_compile=None, tuning=tuning).loss == loss

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.measured_prices import express
-from benchmarks.row_strategy import listed_stages
+from benchmarks.row_strategy import listed_stages, with_local_batch
 from benchmarks.rows import Row, read_rows
 
 UNSPLIT = next(r for r in read_rows() if r.id == "gaudi-001")
@@ -59,3 +59,19 @@ def test_a_device_is_filled_where_no_micro_batch_is_printed(batch: int, doubling
 
 def test_a_pipeline_runs_single_sequences_where_no_micro_batch_is_printed() -> None:
     assert express(replace(LARGER, tp=8, pp=2)).plan.micro_batch_size == 1
+
+
+TITAN = replace(LARGER, framework="torchtitan (FSDP2)", micro_batch=None, grad_accum=None, global_batch=None)
+
+
+@pytest.mark.parametrize(("model", "size"), [("Llama-3-8B", 1), ("Llama-3.1-70B", 8), ("DeepSeek-V3-16B", 4)])
+def test_a_batch_of_torchtitan_that_is_not_stated_is_its_configurations(model: str, size: int) -> None:
+    assert with_local_batch(replace(TITAN, model_name=model)).micro_batch == size
+
+
+@pytest.mark.parametrize(
+    "stated", [{"global_batch": 64}, {"grad_accum": 2}, {"micro_batch": 3}, {"framework": "DeepSpeed"}]
+)
+def test_a_batch_that_is_stated_is_kept(stated: dict[str, Any]) -> None:
+    row = replace(TITAN, **stated)
+    assert with_local_batch(row) is row
