@@ -68,6 +68,7 @@ def _of(figure: str, pick: Callable[[Runs], Runs]) -> Callable[[Runs], float | N
     """Return a figure of the step times' errors of some rows."""
 
     def reached(runs: Runs) -> float | None:
+        """Return the figure of the picked runs."""
         got = summary(errors_of(pick(runs)))
         return None if got is None else float(getattr(got, figure))
 
@@ -78,6 +79,7 @@ def _rank(which: int, pick: Callable[[Sweep], bool], apart: bool = False) -> Cal
     """Return the mean over families of the mean over sweeps: tau (0) or regret (1)."""
 
     def reached(runs: Runs) -> float | None:
+        """Return the mean over families of their sweeps."""
         families: dict[str, list[float]] = {}
         for sweep in sweeps(runs, apart):
             figure = ranking(sweep)[which]

@@ -213,6 +213,7 @@ def price_rows(rows: Iterable[Row], detail: bool = False) -> list[Priced]:
 
 
 def priced_run(run: Expressed, got: CasePrice | MeshwrightError) -> Priced:
+    """Return a run with its price, or with the reason why it has none."""
     if isinstance(got, MeshwrightError):
         return Priced(run.row, run, reason=str(got))
     batch, at = got.batch, got.row

@@ -85,6 +85,7 @@ def measuring(budget_s: float, *, quiet: bool) -> "Iterator[Callable[[Progress],
         task = bar.add_task("starting", total=budget_s)
 
         def show(at: "Progress") -> None:
+            """Move the bar."""
             bar.update(task, completed=min(at.spent_s, budget_s), description=described(at))
 
         yield show

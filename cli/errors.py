@@ -38,6 +38,7 @@ def guarded(command: Callable[P, ExitCode]) -> Callable[P, None]:
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        """Run the command and end with its status."""
         try:
             code = command(*args, **kwargs)
             sys.stdout.flush()

@@ -34,6 +34,7 @@ def search_progress(*, quiet: bool = False) -> "Iterator[Callable[[SearchEvent],
         task = progress.add_task("listing meshes", total=None, found="")
 
         def show(event: "SearchEvent") -> None:
+            """Move the bar."""
             progress.update(
                 task, description=event.phase, completed=event.done, total=event.total, found=in_hand(event)
             )

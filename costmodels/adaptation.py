@@ -29,6 +29,7 @@ def adapt(
     beside = _products_beside(kind)
 
     def swap(op: Operator) -> Operator:
+        """Return an operator as the stack runs it."""
         if isinstance(op, Attention):
             kernel = find_attention_kernel(profile.attention)
             return replace(op, flash=kernel.flash, core=kernel.name)

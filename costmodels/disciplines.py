@@ -95,6 +95,7 @@ def _loop(hops: int, delay: int | None = None) -> Callable[[int, int, int], list
     """
 
     def orders(pp: int, vpp: int, m: int) -> list[Order]:
+        """Return the order of every rank."""
         group = group_size(pp, vpp, m)
         forwards = virtual_order(vpp, m, group)
         return [
@@ -134,6 +135,7 @@ def _several_chunks(one: str) -> Objection:
     """Several chunks a rank; ``one`` is the schedule with one."""
 
     def objection(pp: int, vpp: int, m: int) -> str | None:
+        """Return why it cannot run, or None."""
         if vpp < 2:
             return f"vpp = {vpp}: needs at least 2 chunks per rank (use {one!r} for vpp = 1)"
         if pp < 2:
@@ -160,6 +162,7 @@ def _v(least_per_rank: int = 0) -> Objection:
     """Two chunks on each of at least two ranks, and so many micro-batches for each rank."""
 
     def objection(pp: int, vpp: int, m: int) -> str | None:
+        """Return why it cannot run, or None."""
         if vpp != 2:
             return f"vpp = {vpp}: V-shaped, needs exactly 2 chunks per rank"
         if pp < 2:

@@ -95,6 +95,7 @@ def state_bytes(
     z, d = np.broadcast_arrays(np.asarray(zero_stage), np.asarray(dp, dtype=np.float64))
 
     def split(stage: int) -> FloatArray:
+        """Return the ranks that share a state from a ZeRO stage on."""
         return np.where(z >= stage, d, 1.0)
 
     element = float(precision.element_bytes)

@@ -132,6 +132,7 @@ def _tile_rate(tm: int, tn: int) -> float:
     """Return a tile's rate over that of the largest tile."""
 
     def rate(a: int, b: int) -> float:
+        """Return the share of the peak that a tile reaches."""
         reuse = a * b / (a + b)
         return reuse / (reuse + REUSE)
 

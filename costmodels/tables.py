@@ -172,6 +172,7 @@ def _layer_costs(setting: Setting, s: Strategies) -> LayerCost:
     size = len(first)
 
     def gathered(name: str) -> FloatArray:
+        """Return one figure of all kinds, priced once for each distinct shape."""
         each = np.empty((size, len(costs), *_tail(costs[0], name)))
         for k, cost in enumerate(costs):
             each[:, k] = getattr(cost, name)

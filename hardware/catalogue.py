@@ -215,6 +215,7 @@ def _siblings(model: type["BaseModel"], location: tuple[int | str, ...]) -> list
     from pydantic import BaseModel
 
     def models(annotation: Any) -> list[type[BaseModel]]:
+        """Return the models that an annotation names, at any depth."""
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             return [annotation]
         return [found for arg in get_args(annotation) for found in models(arg)]

@@ -101,6 +101,7 @@ def _loader_class() -> "type[yaml.SafeLoader]":
         """SafeLoader in which writing a key twice is an error and not a silent override."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+            """Return the mapping of a node; refuses a key that is written twice."""
             keys = [key.value for key, _ in node.value if isinstance(key.value, str)]
             for key in keys:
                 if keys.count(key) > 1:

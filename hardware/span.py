@@ -101,6 +101,7 @@ def joined(inner: GroupSpan, outer: GroupSpan) -> GroupSpan:
     def pick(
         a: FloatArray, b: FloatArray, both: Callable[[FloatArray, FloatArray], FloatArray]
     ) -> FloatArray:
+        """Return the one that uses a tier, or what both together make of it."""
         uses, also = inner.sizes > 1, outer.sizes > 1
         return np.where(uses & also, both(a, b), np.where(also, b, a))
 

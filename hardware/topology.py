@@ -195,6 +195,7 @@ def _switch_cut(
     below = _below(cluster, k)
 
     def leaves(index: int) -> list[Any]:
+        """Return the leaves of a block."""
         return [
             ("leaf", i) for i in range(index * below // leaf_devices, (index + 1) * below // leaf_devices)
         ]

@@ -33,6 +33,7 @@ class BlockSparseAttention:
         window = self.local * (self.stride - 1) / self.stride
 
         def thinned(op: Operator) -> Operator:
+            """Return an operator with the window and stride of the blocks, if it is the core."""
             return (
                 replace(op, window=window, stride=self.stride)
                 if isinstance(op, Attention) and self.stride > 1

@@ -29,6 +29,7 @@ def _divides(part: Part) -> Rule:
     word, ranks = _COUNTED[part.axis]
 
     def allows(m: Meshes) -> BoolArray:
+        """Return where the ranks divide the units, or copy them."""
         n = ranks(m)
         return np.asarray((units % n == 0) | (replicable & (n % units == 0)))
 
@@ -138,6 +139,7 @@ def _expert_rules(problem: Problem) -> tuple[Rule, ...]:
     experts = has_experts(problem)
 
     def folds(m: Meshes) -> BoolArray:
+        """Return where the expert mesh folds into the dense one."""
         ranks, inner = m.ep * m.etp, m.inner
         fits = (m.tp * m.shards) % ranks == 0
         copies = (m.dp_replicate == 1) | (m.cp == 1) | (m.stride("dp") >= m.cp * m.tp) | (not experts)

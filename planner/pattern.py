@@ -45,6 +45,7 @@ def layer_behind(spec: DecoderSpec) -> Layer:
     """Return the layer behind the last: what a longer pattern says, else the last one again."""
 
     def behind(pattern: Sequence[Sublayer | None], last: Sublayer | None) -> Sublayer | None:
+        """Return what a pattern has behind the last layer, or the last layer's."""
         return pattern[spec.layers] if len(pattern) > spec.layers else last
 
     last = layers_of(spec)[-1]

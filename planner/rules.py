@@ -106,7 +106,10 @@ def _sharding_rules(problem: Problem) -> tuple[Rule, ...]:
 
 def _pin_rules(problem: Problem) -> tuple[Rule, ...]:
     def test(name: str, choice: Choice) -> Callable[[Meshes], BoolArray]:
+        """Return the test of one choice."""
+
         def allows(m: Meshes) -> BoolArray:
+            """Return where the choice admits a column's value."""
             column = getattr(m, name)
             values, back = np.unique(column, return_inverse=True)
             passes = np.array([choice.admits(plain_value(name, v.item())) for v in values], dtype=np.bool_)

@@ -15,6 +15,7 @@ def schedule_rules(problem: Problem) -> tuple[Rule, ...]:
     single = [SCHEDULES.index(name) for name in ("1f1b", "gpipe")]
 
     def runs(m: Meshes) -> BoolArray:
+        """Return where the schedule runs, asked once for each distinct case."""
         # Numbered first: the values themselves may be so large that their product has no room.
         values, codes = zip(*(np.unique(c, return_inverse=True) for c in _pipeline(m)), strict=True)
         sizes = tuple(map(len, values))

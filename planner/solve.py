@@ -83,6 +83,7 @@ def solve_problem(
     check_problem(problem)
 
     def expired() -> bool:
+        """Return whether the time is over."""
         return time_limit_s is not None and time.perf_counter() - started > time_limit_s
 
     f = survey(problem)

@@ -170,6 +170,7 @@ def stage_bounds(
     plain = np.array([name == "1f1b" for name in s.schedule])[:, None]
 
     def holds(step: FloatArray) -> BoolArray:
+        """Return whether the stages can hold all layers within a step."""
         length = np.maximum(step - tail, 0.0)[:, None]
         spare = np.maximum(length - work[:, None], 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):

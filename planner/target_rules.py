@@ -84,6 +84,7 @@ def _target_degrees(t: Target) -> tuple[Rule, ...]:
     """Return the rules that a degree is 1 where the target's files cannot say it."""
 
     def alone(degree: str) -> Callable[[Meshes], BoolArray]:
+        """Return the test that a degree is 1."""
         return lambda m: np.asarray(getattr(m, degree) == 1)
 
     return tuple(

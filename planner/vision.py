@@ -129,6 +129,7 @@ def tower(spec: VisionSpec, stream: str = PATCHES, name: str = "tower") -> tuple
     """
 
     def kind(i: int) -> LayerKind:
+        """Return the kind of one block."""
         gated = i >= spec.layers - spec.gated_layers
         windowed = spec.window is not None and spec.full_layers is not None and i not in spec.full_layers
         suffix = (".window" if windowed else "") + (".gated" if gated else "")

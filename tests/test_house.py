@@ -172,3 +172,35 @@ def test_units_are_converted_in_one_place() -> None:
         for node in conversions(ast.parse(path.read_text()))
     ]
     assert found == []
+
+
+def undocumented(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of functions and classes without a docstring, nested ones too, private ones apart."""
+    for node in ast.walk(tree):
+        named = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if named and not node.name.startswith("_") and not ast.get_docstring(node):
+            yield node.name
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('def f():\n    """Return."""\n    def g(): pass', ["g"]),
+        ('class A:\n    """One."""\n    def f(self): pass\n    def _g(self): pass', ["f"]),
+        ("def _f(): pass", []),
+    ],
+)
+def test_what_has_no_docstring_is_recognised(text: str, names: list[str]) -> None:
+    assert list(undocumented(ast.parse(text))) == names
+
+
+def test_what_has_a_name_for_others_has_a_docstring() -> None:
+    """Linters ask this of what a module exports; here of inner functions and classes too."""
+    folders = (*ROOMS, "benchmarks")
+    found = [
+        f"{path.relative_to(CHECKOUT)}: {name}"
+        for path in python_files()
+        if path.relative_to(CHECKOUT).parts[0] in folders and "data" not in path.parts
+        for name in undocumented(ast.parse(path.read_text()))
+    ]
+    assert found == []

@@ -78,6 +78,7 @@ def _send_receive(sent: Any, received: Any, size: int, rank: int, group: Any) ->
         return lambda: None
 
     def run() -> None:
+        """Send to, or receive from, the rank half the group away."""
         way, tensor = (dist.isend, sent) if rank < half else (dist.irecv, received)
         twin = dist.get_global_rank(group, (rank + half) % (2 * half))
         for work in dist.batch_isend_irecv([dist.P2POp(way, tensor, twin, group)]):
@@ -95,6 +96,7 @@ def beside(case: Beside, groups: Groups, random: Callable[..., Any], device: str
     tensor = torch.ones(case.tensor_bytes // WIDTH, device=device)
 
     def both() -> None:
+        """Run a product while a collective runs."""
         work = dist.all_reduce(tensor, group=groups.world, async_op=True)
         torch.mm(a, b)
         work.wait()
@@ -130,13 +132,16 @@ def unit(case: Unit, device: str) -> UnitCalls:
     token = torch.ones(1, UNIT_SIDE, device=device)
 
     def gather() -> None:
+        """Gather the unit and free it."""
         sharded.unshard()
         sharded.reshard()
 
     def passes(model: Any) -> None:
+        """Run one pass forward and back."""
         model(token).sum().backward()
 
     def reduce() -> None:
+        """Reduce each parameter by itself, all in flight at once."""
         for work in [dist.all_reduce(p.data, async_op=True) for p in plain.parameters()]:
             work.wait()
 

@@ -74,14 +74,19 @@ def block(width: int) -> Any:
     from torch import nn
 
     class Norm(nn.Module):  # type: ignore[misc]
+        """A norm with a scale."""
+
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(width))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Return the scaled norm."""
             return norm(x, self.weight)
 
     class Attention(nn.Module):  # type: ignore[misc]
+        """Causal attention with four projections."""
+
         def __init__(self) -> None:
             super().__init__()
             self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
@@ -89,6 +94,7 @@ def block(width: int) -> Any:
             )
 
         def forward(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+            """Return the projected output of the core."""
             q, k, v = (heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
             q, k = (t * turn[0] + turned(t) * turn[1] for t in (q, k))
             core = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -96,22 +102,28 @@ def block(width: int) -> Any:
             return out
 
     class Gated(nn.Module):  # type: ignore[misc]
+        """A gated MLP."""
+
         def __init__(self) -> None:
             super().__init__()
             self.gate_proj, self.up_proj = (nn.Linear(width, 2 * width, bias=False) for _ in range(2))
             self.down_proj = nn.Linear(2 * width, width, bias=False)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Return the projected product of the branches."""
             out: torch.Tensor = self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
             return out
 
     class Block(nn.Module):  # type: ignore[misc]
+        """A pre-norm block."""
+
         def __init__(self) -> None:
             super().__init__()
             self.input_layernorm, self.self_attn = Norm(), Attention()
             self.post_attention_layernorm, self.mlp = Norm(), Gated()
 
         def forward(self, x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
+            """Return the stream with both residuals added."""
             x = x + self.self_attn(self.input_layernorm(x), turn)
             return x + self.mlp(self.post_attention_layernorm(x))
 

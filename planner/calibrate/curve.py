@@ -50,6 +50,7 @@ def fit(
     at = np.clip(np.log([start[name] for name in names]), low, high)
 
     def residual(x: FloatArray) -> FloatArray:
+        """Return the logarithms of predicted over measured."""
         values = dict(zip(names, np.exp(x).tolist(), strict=True))
         return np.asarray(np.log(predict(values) / seconds))
 

@@ -145,6 +145,7 @@ def _taken_bytes(device: str) -> tuple[float, float]:
     torch.cuda.synchronize()
 
     def outside() -> float:
+        """Return the bytes in use that the allocator does not hold."""
         free, total = torch.cuda.mem_get_info(device)
         return float(total - free - torch.cuda.memory_reserved(device))
 

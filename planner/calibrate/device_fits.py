@@ -47,6 +47,7 @@ def memory_fit(samples: Sequence[Sample], machine: Machine, host: Mapping[str, f
     best = max(float(works[case].bytes) / seconds for case, seconds in own)
 
     def price(case: Stream, values: Mapping[str, float]) -> float:
+        """Return the seconds of a stream."""
         work = works[case]
         return call_s(float(work.bytes) / values["memory"], host, machine, int(work.kernels))
 
@@ -100,6 +101,7 @@ def product_fit(
         best[case.dtype] = max(best.get(case.dtype, 0.0), 2.0 * case.m * case.n * case.k / seconds)
 
     def price(case: Product, values: Mapping[str, float]) -> float:
+        """Return the seconds of a product."""
         width = WIDTHS[case.dtype]
         work = gemm_work(case.m, case.n, case.k, width, weight_gradient=case.weight_gradient)
         stack = replace(NEUTRAL, weight_gradient_fraction=values["weight_gradient"])
@@ -122,6 +124,7 @@ def core_fit(
     own = [(case, seconds) for case, seconds in of_kind(samples, Core) if case.dtype == dtype]
 
     def price(case: Core, values: Mapping[str, float]) -> float:
+        """Return the seconds of an attention core."""
         op = Attention("core", case.heads, case.heads, case.head_dim, case.head_dim, core=KERNEL)
         width = WIDTHS[dtype]
         shape = Shape(case.sequences, case.length, tp=1, sequence_parallel=0, element_bytes=width)
@@ -142,6 +145,7 @@ def update_fit(
     fixed = {"operator": host.get("step", 0.0)}
 
     def price(case: Update, values: Mapping[str, float]) -> float:
+        """Return the seconds of an optimizer update."""
         moved = each * case.elements / (known["memory"] * values["optimizer_fraction"])
         return call_s(moved, fixed, machine)
 

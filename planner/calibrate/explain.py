@@ -53,6 +53,7 @@ def explained(
         return Explained({})
 
     def predict(values: Mapping[str, float]) -> FloatArray:
+        """Return the seconds of all cases."""
         return np.array([price(case, values) for case, _ in own])
 
     curve = fit(predict, np.array([seconds for _, seconds in own]), start, bounds)

@@ -50,6 +50,7 @@ def tier_fit(samples: Sequence[Sample], name: str, below: Tiers) -> Explained:
         return Explained({})
 
     def price(case: Exchange, values: Mapping[str, float]) -> float:
+        """Return the seconds of an exchange over the tier."""
         return exchange_s(case, {**below, name: (values["bandwidth"], values["latency"])})
 
     best = max(case.tensor_bytes / seconds for case, seconds in own)
@@ -72,6 +73,7 @@ def stack_fit(samples: Sequence[Sample], tiers: Tiers) -> Explained:
         own += [(case, s) for case, s in of_kind(samples, Exchange) if case.collective in plain]
 
     def price(case: Unit | Tokens | Exchange, values: Mapping[str, float]) -> float:
+        """Return the seconds of what the stack sends."""
         place, work = _stack_work(case)
         rate = values.get(place, 1.0) * values.get(_RATES.get(work, ""), 1.0)
         across = getattr(case, "across", 1)

@@ -75,6 +75,7 @@ def layer_launches() -> tuple[float, float]:
     shape = Shape(sequences=1, sequence_length=16, tp=1, sequence_parallel=0)
 
     def kernels(works: tuple[Work, ...]) -> float:
+        """Return the kernels that move anything."""
         return sum(float(np.asarray(work.kernels)) for work in works if np.asarray(work.bytes) > 0)
 
     operators: tuple[Operator, ...] = block.operators

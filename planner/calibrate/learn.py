@@ -169,6 +169,7 @@ def _refitted(
     low, high = rooms.T
 
     def residuals(shift: FloatArray) -> FloatArray:
+        """Return the logarithms of predicted over measured."""
         return np.log(_told(groups, len(measured), _shifted(base, free, shift), what) / measured)
 
     shift = np.zeros(len(free))

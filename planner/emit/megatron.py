@@ -70,6 +70,7 @@ def layout(plan: Plan, further: int = 0) -> str:
     blocks, predicting = range(1, head - further), range(head - further, head)
 
     def chunk(start: int, stop: int) -> str:
+        """Return the letters of one chunk."""
         layers = range(start, stop)
         inner = _times("t", layers, blocks) + _times("m", layers, predicting)
         return ("E" if start == 0 else "") + inner + ("L" if stop > head else "")

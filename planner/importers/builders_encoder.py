@@ -98,6 +98,7 @@ def _blocks(spec: EncoderSpec) -> tuple[LayerKind, ...]:
     several = len(set(windows)) > 1
 
     def kind(i: int, window: int | None) -> LayerKind:
+        """Return the kind of one block."""
         own_norm = spec.first_norm or i > 0
         suffix = (".global" if window is None else ".sliding") if several else ""
         name = f"encoder{suffix}{'' if own_norm else '.first'}"

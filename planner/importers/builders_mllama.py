@@ -92,6 +92,7 @@ def _decoder(text: ModelGraph, cross: tuple[int, ...]) -> tuple[Segment, Segment
     across = _cross_kind(text.attributes, hidden)
 
     def kind(i: int, own: LayerKind) -> LayerKind:
+        """Return the kind of one layer; all but the last hand the image on."""
         return replace(across if i in cross else own, carries=hidden if i < last else 0)
 
     blocks = tuple(kind(i, own) for i, own in enumerate(decoder.layers))

@@ -50,6 +50,7 @@ def _classifier(width: int = 1, heads: int = 1, before: Head = _bare) -> Head:
     """Return a head of linear classifiers over ``width`` pooled vectors."""
 
     def build(config: Config, spec: VisionSpec) -> tuple[Operator, ...]:
+        """Return the operators of the head."""
         classes = labels(config)
         weights = heads * (width * spec.hidden * classes + classes)
         return *before(config, spec), few_tokens("classifier", weights)

@@ -31,6 +31,7 @@ def compressed(reading: Reading) -> Mixers:
     rates = _rates(reading)
 
     def mixer(name: str) -> CompressedAttention:
+        """Return the mixer of a layer type."""
         return CompressedAttention(**given, stride=rates.get(name), index=index if name == SPARSE else None)
 
     mixers = tuple(mixer(name) for name in _names(reading))

@@ -143,6 +143,7 @@ def read_text(file: Path, limit_bytes: int = SIZE_LIMIT_BYTES) -> str:
 
 def _unique(source: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
     def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Return an object as a dictionary."""
         values = dict(pairs)
         if len(values) < len(pairs):
             names = [name for name, _ in pairs]

@@ -132,6 +132,7 @@ def _beyond_padding(rules: dict[str, Rule]) -> dict[str, Rule]:
     """RoBERTa numbers positions from the padding token's id + 1: that many rows are no tokens."""
 
     def length(reading: Reading) -> int:
+        """Return the rows behind the padding index."""
         _, value = reading.config.find(("pad_token_id",))
         padding = value if isinstance(value, int) else 1
         return max(1, int(rows(reading)) - padding - 1)

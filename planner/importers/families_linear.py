@@ -119,6 +119,7 @@ def _griffin_attention(reading: Reading) -> Sublayer:
 
 def _convolution(width: int) -> Make:
     def read(reading: Reading) -> Sublayer:
+        """Read the convolution."""
         return ShortConvolution(size("conv_L_cache", default=width)(reading), flag("conv_bias")(reading))
 
     return read
@@ -126,6 +127,7 @@ def _convolution(width: int) -> Make:
 
 def _lfm3_attention(window: bool) -> Make:
     def read(reading: Reading) -> Sublayer:
+        """Read the attention."""
         reach = optional_size("sliding_window", default=256, what="rows")(reading) if window else None
         gated = flag("use_attention_gate", default=True)(reading)
         return SelfAttention(window=reach, gate="head" if gated else None)

@@ -101,6 +101,7 @@ def automatic(*names: str, default: Rule) -> Rule:
     """Return a rule for a width that may be given as "auto"."""
 
     def read(reading: Reading) -> int:
+        """Read the size, or derive it."""
         name, value = reading.config.find(names)
         if value is MISSING or value is None or value == "auto":
             return int(default(reading))
@@ -124,6 +125,7 @@ def _mamba(prefix: str, norms: str = "none") -> Make:
     }
 
     def read(reading: Reading) -> Sublayer:
+        """Read the mixer."""
         return Mamba(
             channels=size(f"{prefix}expand", default=2)(reading) * reading.fields["hidden"],
             state=size(keys["state"], default=16)(reading),
@@ -161,6 +163,7 @@ def _bamba_mixer(
     """Return Bamba's mixer, which Falcon-H1 and Granite share."""
 
     def read(reading: Reading) -> Sublayer:
+        """Read the mixer."""
         heads = size("mamba_n_heads", default=128, what="heads")(reading)
         return Mamba2(
             heads=heads,
@@ -196,6 +199,7 @@ def every_nth(period: str, offset: str, defaults: tuple[int, int], yes: str, no:
     """Return names by a period and an offset (Jamba): ``yes`` where the index modulo the period is it."""
 
     def name_of(reading: Reading, layer: int) -> str:
+        """Return the type of one layer."""
         n = size(period, default=defaults[0], what="layers")(reading)
         _, at = reading.config.find((offset,))
         first = defaults[1] if at is MISSING or at is None else at

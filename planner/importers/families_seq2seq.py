@@ -89,6 +89,7 @@ def _gated(default: str) -> Rule:
     """Return the rule for T5's ``feed_forward_proj``: "gated-gelu" has two branches."""
 
     def read(reading: Reading) -> bool:
+        """Read whether the MLP is gated."""
         name, value = reading.config.find(("feed_forward_proj",))
         value = value if isinstance(value, str) else default
         parts = value.split("-")

@@ -43,6 +43,7 @@ def _grid(image: int, patch: int) -> Rule:
     """Return the rule for the patches of an image."""
 
     def read(reading: Reading) -> int:
+        """Read the patches of an image."""
         height, width = pair(reading.config, ("image_size",), image)
         rows, columns = pair(reading.config, ("patch_size",), patch)
         return max(1, (height // rows) * (width // columns))
@@ -54,6 +55,7 @@ def _values(patch: int, frames: int = 1) -> Rule:
     """Return the rule for the values of a patch; ``frames`` is the default of ``temporal_patch_size``."""
 
     def read(reading: Reading) -> int:
+        """Read the values of a patch."""
         channels = size("num_channels", "in_channels", "in_chans", default=3)(reading)
         depth = size("temporal_patch_size", default=frames, what="rows")(reading) if frames > 1 else 1
         return int(channels * depth * prod(pair(reading.config, ("patch_size",), patch)))
@@ -198,6 +200,7 @@ def indexes(name: str, default: tuple[int, ...]) -> Rule:
     """Return the rule for a list of layers."""
 
     def read(reading: Reading) -> tuple[int, ...]:
+        """Read the layers."""
         _, value = reading.config.find((name,))
         if value is MISSING or value is None:
             return default

@@ -60,6 +60,7 @@ def _mixers(reading: Reading) -> Value:
     bias = flag("add_bias_linear")(reading)
 
     def layer(i: int) -> Mamba2 | BehindSharedBlock:
+        """Return the mixer of one layer."""
         if names[i] == LINEAR:
             return mixer
         return BehindSharedBlock(mixer, names[:i].count(HYBRID) < blocks, rank, adapters, bias)

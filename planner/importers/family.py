@@ -103,6 +103,7 @@ def rotary_width(default: int | None) -> Rule:
     width, told = optional_size("rotary_dim", default=default), share(*ROTARY_SHARE, default=-1.0)
 
     def read(reading: Reading) -> float:
+        """Read the share of a head that rotates."""
         part, dim = width(reading), reading.fields["head_dim"]
         return float(told(reading)) if told(reading) >= 0 else min(1.0, (part or dim) / dim)
 

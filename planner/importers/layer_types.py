@@ -32,6 +32,7 @@ def listed(*keys: str, otherwise: Names) -> Names:
     """Return a rule for names that the file lists under one of ``keys``, else those of ``otherwise``."""
 
     def read(reading: Reading) -> tuple[str, ...]:
+        """Read the type of each layer."""
         key, value = reading.config.find(keys)
         if value is MISSING or value is None:
             return otherwise(reading)
@@ -52,6 +53,7 @@ def letters(key: str, meaning: Mapping[str, str]) -> Callable[[Reading], tuple[s
     """Return a rule for a pattern written as one letter a layer ("M-M*"); None where the file has none."""
 
     def read(reading: Reading) -> tuple[str, ...] | None:
+        """Read a type for each letter."""
         _, value = reading.config.find((key,))
         if value is MISSING or value is None:
             return None
@@ -73,6 +75,7 @@ def chosen(names: Names, makers: Mapping[str, Make]) -> Rule:
     """
 
     def read(reading: Reading) -> Value:
+        """Read the mixer or feed of each layer."""
         each = names(reading)
         unknown = next((name for name in each if name not in makers), None)
         if unknown is not None:

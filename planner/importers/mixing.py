@@ -59,12 +59,14 @@ def attention(
     turns, chunks = rotary or (lambda reading, layer, window: True), chunk or constant(None)
 
     def read(reading: Reading) -> Mixers:
+        """Read the mixer of each layer."""
         layers = max(0, reading.fields["layers"])
         windows = repeated(reading.fields.get("windows", (None,)), layers)
         given = {name: rule(reading) for name, rule in switches.items()}
         length = chunks(reading)
 
         def mixer(i: int, window: int | None) -> SelfAttention:
+            """Return the attention of one layer."""
             turned = turns(reading, i, window)
             inside = length if turned else None
             own = {"sinks": sinks, **given, **(by_layer(reading, i, window) if by_layer else {})}
@@ -80,6 +82,7 @@ def no_rope_layers(switch: str = "no_rope_layers", interval: int = 4) -> HasRota
     every = optional_size("no_rope_layer_interval", default=interval)
 
     def turns(reading: Reading, layer: int, window: int | None) -> bool:
+        """Return whether one layer rotates."""
         _, listed = reading.config.find((switch,))
         if listed is MISSING or not listed:
             return bool((layer + 1) % every(reading))
@@ -115,6 +118,7 @@ def latent(
     indices = index or constant((None,))
 
     def read(reading: Reading) -> Mixers:
+        """Read the mixer of each layer."""
         sizes = read_kv(reading), read_nope(reading), read_rope(reading), read_value(reading)
         layers, query = reading.fields["layers"], read_q(reading)
         if None in sizes or NOT_GIVEN in (*sizes, layers):
@@ -131,6 +135,7 @@ def if_latent(rule: Rule) -> Rule:
     """Return a rule that reads latent attention where the file names its rank, else the usual attention."""
 
     def read(reading: Reading) -> Mixers:
+        """Read the mixers, none where heads are not latent."""
         _, value = reading.config.find(KV_RANK)
         return () if value is MISSING or value is None else tuple(rule(reading))
 
@@ -149,6 +154,7 @@ def indexer(heads: int, dim: int, topk: int) -> Rule:
     read_topk = size("index_topk", default=topk)
 
     def read(reading: Reading) -> tuple[SparseIndex, ...]:
+        """Read the indexer of each layer."""
         sizes = read_heads(reading), read_dim(reading), read_topk(reading)
         layers = max(1, reading.fields["layers"])
         return tuple(SparseIndex(*sizes, shared=_is_shared(reading, i)) for i in range(layers))

@@ -144,6 +144,7 @@ class Recorder:
             return None
 
         def swap(x: Any) -> Any:
+            """Return what is known of a value."""
             return self.trace.values[self.value(x)].known if isinstance(x, torch.Tensor) else x
 
         try:
@@ -186,6 +187,7 @@ def record(module: Any, example: Any) -> Trace:
     recorder = Recorder(twin, trace)
 
     def fake(x: Any) -> Any:
+        """Return a tensor without values in the place of a real one."""
         if not isinstance(x, torch.Tensor):
             return x
         twin_x = torch.empty(tuple(x.shape), dtype=x.dtype, device="cpu")
@@ -241,6 +243,7 @@ def _wrapped(path: str, module: Any, recorder: Recorder) -> Callable[..., Any]:
     layout = expert_layout(module)
 
     def watched(*args: Any, **kwargs: Any) -> Any:
+        """Run the module between the recorder's marks."""
         call = recorder.enter(path, kind, (args, kwargs))
         try:
             if layout is None:
@@ -273,6 +276,7 @@ def _dispatch_mode(recorder: Recorder) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Hand an operation to the recorder."""
         return recorder.dispatch(func, args, kwargs or {})
 
     return type("Recording", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()

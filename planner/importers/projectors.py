@@ -87,6 +87,7 @@ def _shuffle(name: str, part: str) -> Merge:
     """Return 1 / ratio^2 of a pixel shuffle."""
 
     def merge(b: Between) -> float:
+        """Return the patches that become one token."""
         source = b.config if part == "whole" else b.vision_config
         _, value = source.find((name,))
         ratio = 0.5 if value is MISSING or value is None else value
@@ -107,6 +108,7 @@ def llava(newline: bool = False) -> Projector:
     """Return LLaVA's projector: two layers on each patch; ``newline``: a learned vector ends each row."""
 
     def build(b: Between) -> Operators:
+        """Return the operators of the projector."""
         bias, t = b.flag("multimodal_projector_bias", True), b.text_hidden
         mlp = _mlp("projector", b.vision.hidden * _feature_layers(b), t, t, bias=bias)
         return *_final(b), *mlp, *((few_tokens("newline", t),) if newline else ())
@@ -147,6 +149,7 @@ def qwen(*, rms: bool) -> Projector:
     """Return Qwen's merger: the norm of each patch, then an MLP over four together."""
 
     def build(b: Between) -> Operators:
+        """Return the operators of the merger."""
         side = b.vision_count("spatial_merge_size", default=2)
         width = b.vision.hidden * side**2
         name = "out_hidden_size" if rms else "hidden_size"

@@ -67,6 +67,7 @@ def routed_layers(first: int = 0) -> IsRouted:
     start = amount(*DENSE_FIRST, default=first, what="layers")
 
     def is_routed(reading: Reading, layer: int) -> bool:
+        """Return whether a layer holds experts."""
         listed = _listed(reading, layer)
         return _stepped(reading, layer, start(reading)) if listed is None else listed
 
@@ -109,6 +110,7 @@ def _stepped(reading: Reading, layer: int, start: int) -> bool:
     """Return whether a layer holds experts by the steps that the file names."""
 
     def step(name: str) -> int:
+        """Return one of the steps, 1 by default."""
         return int(optional_size(name, default=1)(reading))
 
     end = _optional_last(reading)
@@ -131,6 +133,7 @@ def shared_experts(default: int = 0, width: Rule | None = None) -> Rule:
     number, said = amount(*SHARED, default=default), amount(*SHARED_WIDTH, default=-1)
 
     def read(reading: Reading) -> int:
+        """Read the width of the shared experts together."""
         whole = said(reading)
         if whole >= 0:
             return int(whole)
@@ -146,6 +149,7 @@ def node_limit(groups: int = 1, visited: int = 1) -> Rule:
     topk = amount("topk_group", "num_limited_groups", default=visited)
 
     def read(reading: Reading) -> tuple[int, int] | None:
+        """Read the limit and the groups, None where every group may be visited."""
         n, k = number(reading), topk(reading)
         return (int(k), int(n)) if 1 <= k < n else None
 
@@ -192,6 +196,7 @@ def experts(
     visitable = limit or constant(None)
 
     def read(reading: Reading) -> Feeds:
+        """Read the feed of each layer."""
         numbers, visited, widths = count(reading), visits(reading), _tuple(wide(reading))
         layers = reading.fields["layers"]
         if NOT_GIVEN in (*numbers, *visited, *widths, layers):
@@ -201,6 +206,7 @@ def experts(
         given |= {"node_limit": limited, "groups": of}
 
         def feed(i: int) -> Sublayer:
+            """Return the feed of one layer."""
             if not is_routed(reading, i) or (numbers[i] == 1 and not single):
                 return Mlp(None if dense is None else dense(reading))
             one = widths[min(i, len(widths) - 1)]
@@ -222,6 +228,7 @@ def if_given(rule: Rule) -> Rule:
     """Return a rule that reads experts where the file names several, else the usual dense MLP."""
 
     def read(reading: Reading) -> Feeds:
+        """Read the experts, none where the file names at most one."""
         _, value = reading.config.find(EXPERTS)
         several = isinstance(value, list) or (isinstance(value, int | float) and value > 1)
         return tuple(rule(reading)) if several else ()

@@ -55,6 +55,7 @@ def size(*names: str, default: Default = None, null: Default = None, what: str =
     """
 
     def read(reading: Reading) -> Value:
+        """Read the size."""
         name, value = reading.config.find(names)
         if value is MISSING or value is None:
             fallback = default if value is MISSING or null is None else null
@@ -84,6 +85,7 @@ def nullable(*names: str, default: Default = None, what: str = "width") -> Rule:
     """Return a rule for a positive integer where absent means ``default`` and null means None."""
 
     def read(reading: Reading) -> Value:
+        """Read the size, None where null is written."""
         name, value = reading.config.find(names)
         if value is None:
             return None
@@ -131,6 +133,7 @@ def quotient(numerator: str, denominator: str) -> Rule:
     """Return a rule for one field divided by another; refuses a remainder."""
 
     def read(reading: Reading) -> Value:
+        """Return the quotient of two fields; refuses a remainder."""
         a, b = reading.fields[numerator], reading.fields[denominator]
         if NOT_GIVEN in (a, b):
             return NOT_GIVEN
@@ -145,6 +148,7 @@ def floor(numerator: str, denominator: str) -> Rule:
     """Return a rule for one field divided by another, rounded down."""
 
     def read(reading: Reading) -> Value:
+        """Return the whole part of the quotient, at least 1."""
         a, b = reading.fields[numerator], reading.fields[denominator]
         return NOT_GIVEN if NOT_GIVEN in (a, b) else max(1, a // b)
 
@@ -155,6 +159,7 @@ def each_layer(*names: str, default: Default = None, minimum: int = 1, what: str
     """Return a rule for an integer in each layer: one for all, or a list; a tuple as long as ``layers``."""
 
     def read(reading: Reading) -> Value:
+        """Read one value for each layer."""
         name, value = reading.config.find(names)
         layers = reading.fields["layers"]
         if value is MISSING or value is None:
@@ -181,6 +186,7 @@ def choose(condition: Rule, yes: Rule | Value, no: Rule | Value) -> Rule:
     """Return a rule that reads ``yes`` or ``no``, as a switch says."""
 
     def read(reading: Reading) -> Value:
+        """Return what the condition chooses."""
         return _resolve(reading, yes if condition(reading) else no)
 
     return read

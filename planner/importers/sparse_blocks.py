@@ -20,6 +20,7 @@ def block_sparse(reading: Reading) -> Value:
     every = optional_size("dense_attention_every_n_layers", what="layers")(reading)
 
     def mixer(layer: int) -> Sublayer:
+        """Return the mixer of one layer."""
         return SelfAttention() if every and (layer + 1) % every == 0 else sparse
 
     return shortest([mixer(i) for i in range(reading.fields["layers"])])

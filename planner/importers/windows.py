@@ -40,6 +40,7 @@ def windowed(is_sliding: IsSliding, default: int | None = None) -> Rule:
     """Return a rule: ``sliding_window`` on the layers that ``layer_types``, or else ``is_sliding``, names."""
 
     def read(reading: Reading) -> Windows:
+        """Read the window of each layer."""
         window = _window(reading, default)
         if window is None:
             return (None,)
@@ -66,6 +67,7 @@ def all_but_every(*names: str, default: int) -> IsSliding:
     every = optional_size(*names, default=default) if names else None
 
     def is_sliding(reading: Reading, layer: int) -> bool:
+        """Return whether a layer has a window."""
         n = every(reading) if every else default
         return bool((layer + 1) % n)
 

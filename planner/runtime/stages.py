@@ -86,13 +86,16 @@ def return_own_tensor(part: "nn.Module") -> None:
 
         @staticmethod
         def forward(ctx: Any, tensor: Any) -> Any:
+            """Return the tensor as one of its own."""
             return tensor.detach()
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
+            """Hand the gradient on."""
             return grad
 
     def own(module: Any, args: Any, output: Any) -> Any:
+        """Return an output that is no view."""
         tensor = getattr(output, "logits", output)
         tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         return Own.apply(tensor) if tensor._is_view() else tensor

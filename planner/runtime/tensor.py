@@ -114,9 +114,11 @@ def _norm(module: "nn.Module", mesh: "DeviceMesh", between: Any) -> None:
     from torch.distributed.tensor import DTensor, Replicate, distribute_module
 
     def enter(module: Any, args: Any, mesh: Any) -> Any:
+        """Make the input a distributed tensor."""
         return (_as_dtensor(args[0], mesh, between), *args[1:])
 
     def leave(module: Any, output: Any, mesh: Any) -> Any:
+        """Return the output as those who read it need it."""
         if between.is_shard():
             return output.redistribute(placements=[Replicate()])
         # Gradients of the layers that read it are summed over the ranks here, once.
