@@ -176,6 +176,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["gradient_buckets"] = False  # thunder.distributed.ddp reduces the gradients themselves
     if drops_tokens(row):
         found |= CAPACITIES
+    if base.startswith("megatron-core") and "megatron-core" in row.framework.lower():
+        found["overlap_tensor"] = find_profile("nemo-2024").overlap_tensor  # as in its runs of dense models
     if row.stated("moe_a2a_overlap") or _hides_exchange(row):
         found |= BATCHES_BESIDE
     return found | _graphs(row)

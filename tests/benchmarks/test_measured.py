@@ -208,6 +208,14 @@ def test_experts_with_a_capacity_wait_for_no_counts_and_pad_nothing() -> None:
     assert dropless.dispatch_sync_s > 0
 
 
+def test_releases_of_megatron_core_overlap_tensor_traffic_whatever_the_model() -> None:
+    mixture = ROWS["moefold_t4_mixtral-8x22b_128_tp2pp8ep4_gbs1024"]
+    dense = replace(mixture, moe=None)
+    elsewhere = replace(mixture, framework="Megatron-LM")
+    shares = [find_profile(profile_of(row)).overlap_tensor for row in (mixture, dense, elsewhere)]
+    assert shares[0] == shares[1] > shares[2] == 0
+
+
 @pytest.mark.parametrize(
     ("scope", "rest"),
     [("full_iteration", 0), (["attn", "moe_router"], 0.4), (["moe_router"], 0.6), (None, 1)],
