@@ -27,6 +27,7 @@ def adapt(
     wide = precision is not None and precision.element_bytes >= WIDE_BYTES
     heads = {op.name for op, loss_ in pairwise(kind.operators) if isinstance(loss_, CrossEntropy)}
     beside = _products_beside(kind)
+    gathered = {product.name for product in beside.values()}
 
     def swap(op: Operator) -> Operator:
         """Return an operator as the stack runs it."""
@@ -44,7 +45,8 @@ def adapt(
                 padded=low and profile.expert_padding,
             )
         if low and isinstance(op, Gemm):
-            return replace(op, low_precision=op.name not in heads)
+            before = profile.quantised_gathers and op.name in gathered
+            return replace(op, low_precision=op.name not in heads, cast_before=before)
         if isinstance(op, Exchange):
             once = profile.expert_dispatch == "deduplicated"
             return replace(op, deduplicated=once, lowered=profile.low_dispatch)

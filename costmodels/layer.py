@@ -212,10 +212,18 @@ def _cast_time(op: Operator, shape: Shape, rates: DeviceRates, backward: bool) -
     n, k = op.local_dims(shape)
     groups = op.groups(shape)
     elements = groups * op.rows(shape) * (n if backward else k)
-    moved = elements * shape.cast_bytes
+    moved = elements * _cast_bytes(op, shape, backward)
     share = CAST_SHARES.get(rates.architecture, 1.0)
     launch = rates.kernel_launch_s * _casts(op, shape)
     return launch + moved / (rates.memory_bytes_per_s * rates.memory_fraction * share)
+
+
+def _cast_bytes(op: Operator, shape: Shape, backward: bool) -> Num:
+    """Return the bytes that casting one element of an operand moves on one rank, its share of the group's."""
+    if not isinstance(op, Gemm) or not op.cast_before or op.shard != ("row" if backward else "column"):
+        return shape.cast_bytes
+    split = np.asarray(shape.sequence_split)
+    return np.where(split > 1, shape.sent_bytes / split + shape.turned_bytes, shape.cast_bytes)
 
 
 def _weight_seconds(kind: LayerKind, shape: Shape, rates: DeviceRates, profile: Profile) -> Num:

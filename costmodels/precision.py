@@ -137,6 +137,17 @@ class Precision:
             return 0.0
         return self.cast_reads * self.element_bytes + copies * self.product_bytes
 
+    def gathered_cast_bytes(self, architecture: str) -> tuple[float, float]:
+        """Return the bytes to cast one element before ranks gather it, and to lay it out again behind.
+
+        With one scale a tensor one copy is sent, and transposed (read and written) where products need both
+        orders. Scales of blocks differ between the copies: each is sent when its product needs it.
+        """
+        copies = self.cast_copies(architecture)
+        if self.low_compute is None or self.product_bytes is None or not self.tensor_scales or copies == 1:
+            return self.cast_bytes(copies), 0.0
+        return self.cast_bytes(1), 2 * self.product_bytes
+
     @property
     def low_weight_bytes(self) -> float:
         """Bytes of a low-precision product's weight on a device that holds it whole, all copies together."""

@@ -140,7 +140,9 @@ class Gemm(Product):
     ``low_precision`` products run in the recipe's 8- or 4-bit type where it has one. ``on`` the ``context``
     it multiplies the other sequence's tokens (keys of cross attention); on the ``sequence`` region those that
     sequence parallelism leaves a rank (down-projections, routers' like). A quantised frozen weight
-    (``stored_bytes``) is expanded before each product.
+    (``stored_bytes``) is expanded before each product. Where a tensor group gathers operands as the product
+    reads them (``cast_before``) each rank casts its part: the input of a column-parallel product, the
+    output's gradient of a row-parallel one.
     """
 
     name: str
@@ -156,6 +158,7 @@ class Gemm(Product):
     stored_bytes: float | None = None
     low_precision: bool = False
     on: Literal["own", "context", "sequence"] = "own"
+    cast_before: bool = False
 
     @property
     def parts(self) -> tuple[Part, ...]:

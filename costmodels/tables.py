@@ -126,6 +126,7 @@ def shape_of(setting: Setting, s: Strategies, kind: LayerKind) -> Shape:
     if setting.context is not None:
         other = setting.lengths(setting.context)
         context = other.sequences * other.sequence_length / own.sequences
+    sent, turned = recipe.gathered_cast_bytes(setting.rates.architecture)
     return Shape(
         sequences=s.micro_batch_size * own.sequences,
         sequence_length=own.sequence_length,
@@ -143,6 +144,8 @@ def shape_of(setting: Setting, s: Strategies, kind: LayerKind) -> Shape:
         quantised_bytes=recipe.product_bytes,
         cast_kernels=recipe.cast_kernels,
         cast_bytes=recipe.cast_bytes(recipe.cast_copies(setting.rates.architecture)),
+        sent_bytes=sent,
+        turned_bytes=turned,
     )
 
 

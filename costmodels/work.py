@@ -54,6 +54,8 @@ class Shape:
         Bytes moved to quantise one element of such a tensor.
     cast_kernels
         Kernels that quantise one such tensor.
+    sent_bytes, turned_bytes
+        Bytes moved to quantise one element that a tensor group then gathers, and to lay it out again behind.
     """
 
     sequences: Num
@@ -72,6 +74,8 @@ class Shape:
     quantised_bytes: Num | None = None
     cast_bytes: Num = 0.0
     cast_kernels: Num = 1
+    sent_bytes: Num = 0.0
+    turned_bytes: Num = 0.0
 
     @property
     def tokens(self) -> Num:

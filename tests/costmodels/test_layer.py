@@ -142,3 +142,38 @@ def test_what_a_low_precision_product_reads_is_gathered_as_it_reads_it_and_sums_
     assert low["all_gather"] == pytest.approx([b * recipe.product_bytes / 2 for b in plain["all_gather"]])
     assert moved(stack, find_precision("bf16")) == plain
     assert moved(stack, recipe, HEAD) == moved(GENERIC, recipe, HEAD)
+
+
+@pytest.mark.parametrize(("name", "turned"), [("fp8-current", 2.0), ("mxfp8", 0.0)])
+def test_ranks_cast_their_part_of_what_they_gather_and_transpose_what_has_one_scale(name, turned):
+    """Inputs of column-parallel products forward, gradients of row-parallel ones' outputs backward."""
+    recipe = find_precision(name)
+    rates = replace(device_rates(load_accelerator("h100-sxm"), find_precision("fp8")), kernel_launch_s=0.0)
+    sent, behind = recipe.gathered_cast_bytes("hopper")
+    assert behind == turned
+    bare = replace(SHAPE, tp=4, quantised_bytes=recipe.product_bytes, cast_kernels=0)
+    shape = replace(bare, cast_bytes=recipe.cast_bytes(), sent_bytes=sent, turned_bytes=behind)
+    stack = replace(GENERIC, quantised_gathers=True)
+    low = [adapt(BLOCK, profile, find_loss("full"), recipe).operators for profile in (GENERIC, stack)]
+    streaming = rates.memory_bytes_per_s * rates.memory_fraction
+
+    free = {"cast_bytes": 0.0, "sent_bytes": 0.0, "turned_bytes": 0.0}
+
+    def cast(op, own):
+        kind = LayerKind("one", "block", (op,), SMALL.hidden)
+        costs = [price_layer(kind, s, rates, {}, GENERIC) for s in (own, replace(own, **free))]
+        return [
+            (getattr(costs[0], way) - getattr(costs[1], way)) * streaming
+            for way in ("forward_s", "backward_s")
+        ]
+
+    for whole, part in zip(*low, strict=True):
+        if whole.name not in ("qkv", "gate_up", "out", "down"):
+            continue
+        way = int(whole.shard == "row")
+        all_of_it, own = cast(whole, shape), cast(part, shape)
+        assert own[1 - way] == pytest.approx(all_of_it[1 - way])
+        elements = all_of_it[way] / recipe.cast_bytes()
+        assert own[way] == pytest.approx(elements * (sent / 4 + behind))
+        alone = replace(shape, sequence_parallel=0)
+        assert cast(part, alone)[way] == pytest.approx(cast(whole, alone)[way])
