@@ -145,21 +145,43 @@ def _split(row: Row, problem: Problem) -> tuple[int, int]:
     return tp, row.pp or max(together // tp, 1)
 
 
-def _fits(row: Row, problem: Problem, together: int, dp: int, sequences: int = 1) -> bool:
+def _fits(
+    row: Row, problem: Problem, together: int, dp: int, sequences: int = 1, stage: int | None = None
+) -> bool:
     """Return whether a model split over ``together`` devices leaves room for the activations of sequences."""
-    stage, _, _ = settings.sharding_of(row, dp)
-    each = STATE_BYTES if stage == 0 else STATE_BYTES - SHARDED_BYTES * (1 - 1 / dp)
+    stage = settings.sharding_of(row, dp)[0] if stage is None else stage
+    split = (0, SHARDED_BYTES, SHARDED_BYTES, STATE_BYTES)[stage]
+    each = STATE_BYTES - split * (1 - 1 / dp)
     tokens = sequences * (row.seq_len or 2048) / (row.cp or 1)
     kept = ACTIVATION_BYTES * (row.hidden or 0) * (row.layers or 0) + LOGIT_BYTES * (row.vocab or 0)
     room = USED_SHARE * problem.cluster.accelerator.memory_bytes
     return (each * problem.model.parameters + kept * tokens) / together <= room
 
 
-def _fitting(row: Row, problem: Problem, degrees: Mapping[str, int], batch: int) -> int:
+def _sharding(row: Row, problem: Problem, degrees: Mapping[str, int]) -> tuple[int, int, tuple[str, ...]]:
+    """Return the ZeRO stage, the copies of the sharded states, and what was assumed.
+
+    Where nothing is printed and a replica's states alone exceed a device, everything is sharded; Megatron's
+    descendants split the model instead (:func:`_split`).
+    """
+    found = settings.sharding_of(row, degrees["dp"], slice_count(row))
+    printed = row.sharding or row.sharding_as_printed
+    if printed or settings.megatron(row) or degrees["dp"] == 1:
+        return found
+    each = STATE_BYTES - SHARDED_BYTES * (found[0] > 0) * (1 - 1 / degrees["dp"])
+    if problem.job.tuning.kind == "lora":
+        each = problem.job.tuning.stored_bytes or problem.precision.element_bytes
+    held = each * problem.model.parameters / (degrees["tp"] * degrees["pp"])
+    if held <= USED_SHARE * problem.cluster.accelerator.memory_bytes:
+        return found
+    return 3, 1, ("sharding not stated: ZeRO-3, for the states of a replica exceed a device",)
+
+
+def _fitting(row: Row, problem: Problem, degrees: Mapping[str, int], batch: int, stage: int) -> int:
     """Return the sequences of a pass that fill a device: one in a pipeline, whose bubble more would widen."""
     tp, dp = degrees["tp"], degrees["dp"]
     own = -(-batch // dp)
-    sizes = (n for n in _divisors(own) if _fits(row, problem, tp, dp, n))
+    sizes = (n for n in _divisors(own) if _fits(row, problem, tp, dp, n, stage))
     return max(sizes, default=1) if degrees["pp"] == 1 else 1
 
 
@@ -244,11 +266,11 @@ def write(row: Row, problem: Problem) -> Written:
     """
     degrees, why = degrees_of(row, problem)
     batch, _, _ = sequences_of(row)
-    fitting = _fitting(row, problem, degrees, batch)
+    stage, replicas, sharded = _sharding(row, problem, degrees)
+    fitting = _fitting(row, problem, degrees, batch, stage)
     size, count, told = micro_batches_of(row, batch, degrees["dp"], degrees["pp"], fitting)
     blocks = len(problem.model.block_layers)
     schedule, vpp, said = schedule_of(row, degrees["pp"], blocks, count)
-    stage, replicas, sharded = settings.sharding_of(row, degrees["dp"], slice_count(row))
     modes, again = settings.recompute_of(row, blocks)
     decisions = {
         **degrees,

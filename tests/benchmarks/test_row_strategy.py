@@ -75,3 +75,24 @@ def test_a_batch_of_torchtitan_that_is_not_stated_is_its_configurations(model: s
 def test_a_batch_that_is_stated_is_kept(stated: dict[str, Any]) -> None:
     row = replace(TITAN, **stated)
     assert with_local_batch(row) is row
+
+
+ADAPTED = next(r for r in read_rows() if r.id == "qwenft-025")
+
+
+@pytest.mark.parametrize(
+    ("model", "framework", "stage"),
+    [
+        ("Qwen-7B", "HF Trainer", 0),
+        ("Llama-2-70B LoRA", "HF Trainer", 3),
+        ("Llama-2-70B LoRA", "HF Trainer, ddp as printed", 0),
+    ],
+)
+def test_a_replica_that_exceeds_a_device_is_sharded_unless_printed(
+    model: str, framework: str, stage: int
+) -> None:
+    printed = "ddp" if framework.endswith("printed") else None
+    sizes = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "params_b"))
+    sizes = sizes if model.startswith("Llama") else {}
+    row = replace(ADAPTED, model_name=model, num_gpus=8, dp=8, sharding=printed, sharding_as_printed=None)
+    assert express(replace(row, **sizes)).plan.zero_stage == stage  # type: ignore[arg-type]
