@@ -1,19 +1,15 @@
 """The gated delta rule in chunks (DeltaNet arXiv 2406.06484, section 3; gated: arXiv 2412.06464)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.part import Part
-from meshwright.costmodels.plain import Plain
-from meshwright.costmodels.scan import STATE_BYTES, product
+from meshwright.costmodels.scan import STATE_BYTES, HeadScan, product
 from meshwright.costmodels.work import Shape, Work
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaRule(Plain):
+class DeltaRule(HeadScan):
     """Linear attention whose state forgets (gate) and overwrites (delta rule), as products over chunks.
 
     A head keeps a (K x V) state. A chunk of C tokens costs, with the kernels of
@@ -53,7 +49,6 @@ class DeltaRule(Plain):
     gates: int = 1
     light: bool = False
     trained: bool = True
-    splits_sequence: ClassVar[bool] = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -62,20 +57,6 @@ class DeltaRule(Plain):
             Part(self.heads * self.value_dim, self.heads, "linear value heads"),
             Part(self.key_heads * self.key_dim, self.key_heads, "linear key heads", replicable=True),
         )
-
-    def parameters(self) -> int:
-        """Return the heads' own weights."""
-        return self.heads * self.head_weights
-
-    def local_parameters(self, shape: Shape) -> Num:
-        """Return those of one rank's heads."""
-        return self._heads(shape) * self.head_weights
-
-    def _heads(self, shape: Shape) -> Num:
-        return ceil_div(self.heads, shape.tp)
-
-    def _chunk(self, shape: Shape) -> Num:
-        return np.minimum(self.chunk, shape.sequence_length)
 
     def _bytes(self, shape: Shape) -> tuple[Num, Num, Num, Num]:
         """Return the bytes of keys, values, states and one (C x C) matrix a chunk, for all local heads."""

@@ -39,6 +39,36 @@ def product(groups: Num, m: Num, n: Num, k: Num, moved_bytes: Num) -> Work:
     return Work("gemm", groups * (2.0 * m * n * k), moved_bytes, m, n, k, groups=groups)
 
 
+class HeadScan(Plain):
+    """A scan of heads that are independent: they are split over ``tp``, a sequence is not.
+
+    ``heads`` have ``head_weights`` parameters each; a chunked one takes ``chunk`` tokens at a time, at most
+    the sequence.
+    """
+
+    __slots__ = ()
+    heads: int
+    chunk: int
+    head_weights: int
+    splits_sequence: ClassVar[bool] = False
+
+    def parameters(self) -> int:
+        """Return the heads' own weights."""
+        return self.heads * self.head_weights
+
+    def local_parameters(self, shape: Shape) -> Num:
+        """Return those of one rank's heads."""
+        return self._heads(shape) * self.head_weights
+
+    def _heads(self, shape: Shape) -> Num:
+        """Return the heads on one rank."""
+        return ceil_div(self.heads, shape.tp)
+
+    def _chunk(self, shape: Shape) -> Num:
+        """Return the tokens of a chunk."""
+        return np.minimum(self.chunk, shape.sequence_length)
+
+
 @dataclass(frozen=True, slots=True)
 class SelectiveScan(Plain):
     """Mamba's selective scan: a diagonal recurrence of ``state`` numbers a channel, in one fused kernel.
@@ -96,7 +126,7 @@ class SelectiveScan(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkedScan(Plain):
+class ChunkedScan(HeadScan):
     """A scan with one decay a head, run in chunks as products: Mamba-2, lightning attention, mLSTM.
 
     A head of a chunk of Q tokens with head width P and state N: its state is a (P x Q)(Q x N) product; the
@@ -133,7 +163,6 @@ class ChunkedScan(Plain):
     head_weights: int = 3
     light: bool = False
     trained: bool = True
-    splits_sequence: ClassVar[bool] = False
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -143,22 +172,8 @@ class ChunkedScan(Plain):
             Part(self.groups * self.state, self.groups, "scan groups", replicable=True),
         )
 
-    def parameters(self) -> int:
-        """Return the heads' own weights."""
-        return self.heads * self.head_weights
-
-    def local_parameters(self, shape: Shape) -> Num:
-        """Return those of one rank's heads."""
-        return self._heads(shape) * self.head_weights
-
-    def _heads(self, shape: Shape) -> Num:
-        return ceil_div(self.heads, shape.tp)
-
     def _groups(self, shape: Shape) -> Num:
         return ceil_div(self.groups, shape.tp)
-
-    def _chunk(self, shape: Shape) -> Num:
-        return np.minimum(self.chunk, shape.sequence_length)
 
     def _bytes(self, shape: Shape) -> tuple[Num, Num, Num, Num]:
         """Return the bytes of the input, of B (or C), of all states and of all scores on one rank."""

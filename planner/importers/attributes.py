@@ -1,6 +1,6 @@
 """Sizes of models that are no decoders, under the names that reports print them by."""
 
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from meshwright.planner.graph import ModelGraph
 
@@ -60,6 +60,14 @@ def block_sizes(
     }
 
 
-def with_tower(text: ModelGraph, layers: int, hidden: int, tokens: int | None) -> Attributes:
-    """Return the sizes of a decoder with a tower beside it that hands it ``tokens`` a sample."""
-    return {**text.attributes, "tower_layers": layers, "tower_hidden": hidden, "image_tokens": tokens}
+def beside(text: ModelGraph, layers: int, hidden: int, tokens: int | None) -> dict[str, Any]:
+    """Return the fields of a model's graph that are its decoder's, with a tower that hands it ``tokens``."""
+    tower = {"tower_layers": layers, "tower_hidden": hidden, "image_tokens": tokens}
+    return {
+        "hidden_size": text.hidden_size,
+        "vocab_size": text.vocab_size,
+        "max_sequence_length": text.max_sequence_length,
+        "mtp_parameters": text.mtp_parameters,
+        "mtp_included": text.mtp_included,
+        "attributes": {**text.attributes, **tower},
+    }

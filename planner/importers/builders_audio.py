@@ -13,7 +13,7 @@ from meshwright.planner.assembly import Segment, assemble, chain
 from meshwright.planner.audio import spectrogram_kinds
 from meshwright.planner.encoders import BlockSpec, block_kind
 from meshwright.planner.graph import ModelGraph, Stream
-from meshwright.planner.importers.attributes import with_tower
+from meshwright.planner.importers.attributes import beside
 from meshwright.planner.importers.builders_vlm import IMAGE, decoder_pieces, text_part
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.families_vlm import VisionLanguage
@@ -153,17 +153,12 @@ def audio_language(config: Config, name: str, *, mtp: bool = False) -> ModelGrap
         chain(segments),
         tied=(("embedding", "head"),) if text.tied else (),
         family=config.model_type,
-        hidden_size=text.hidden_size,
-        vocab_size=text.vocab_size,
-        max_sequence_length=text.max_sequence_length,
         block_class=text.block_class,
-        mtp_parameters=text.mtp_parameters,
-        mtp_included=text.mtp_included,
         streams=(
             Stream(FRAMES, "image", 2.0 * merge),
             Stream(AUDIO, "image", float(merge), tokens),
             IMAGE,
         ),
         notes=(*assumptions(inner, family.tower), *text.notes),
-        attributes=with_tower(text, spec.layers, spec.hidden, tokens),
+        **beside(text, spec.layers, spec.hidden, tokens),
     )

@@ -14,7 +14,7 @@ from meshwright.costmodels.vocabulary import Embedding
 from meshwright.planner.assembly import Join, Segment, assemble, chain
 from meshwright.planner.encoders import BlockSpec, block_kind
 from meshwright.planner.graph import ModelGraph, Stream
-from meshwright.planner.importers.attributes import with_tower
+from meshwright.planner.importers.attributes import beside
 from meshwright.planner.importers.builders_vlm import IMAGE, decoder_pieces, read_parts, text_part
 from meshwright.planner.importers.config import MISSING, Config
 from meshwright.planner.importers.families_vlm import VisionLanguage
@@ -126,12 +126,9 @@ def mllama(config: Config, name: str) -> ModelGraph:
             *chain((embedding, decoder, head)),
         ),
         family=config.model_type,
-        hidden_size=text.hidden_size,
-        vocab_size=text.vocab_size,
-        max_sequence_length=text.max_sequence_length,
         block_class=FAMILY.block_class,
         streams=(TEXT_ALONE, Stream(PATCHES, "image", padded, tokens), IMAGE),
         context=IMAGE.name,
         notes=(*assumptions(vision_config, str(vision_config.values["model_type"])), *text.notes),
-        attributes=with_tower(text, vision.layers, vision.hidden, tokens),
+        **beside(text, vision.layers, vision.hidden, tokens),
     )

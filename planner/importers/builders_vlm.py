@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.costmodels.operators import LayerKind
 from meshwright.planner.assembly import Segment, assemble, chain
 from meshwright.planner.graph import ModelGraph, Stream
-from meshwright.planner.importers.attributes import with_tower
+from meshwright.planner.importers.attributes import beside
 from meshwright.planner.importers.config import Config
 from meshwright.planner.importers.decoders import decoder_model
 from meshwright.planner.importers.families_encoder import ENCODER_FAMILIES
@@ -121,13 +121,8 @@ def vision_language(config: Config, name: str, *, mtp: bool = False) -> ModelGra
         chain(segments),
         tied=(("embedding", "head"),) if text.tied else (),
         family=config.model_type,
-        hidden_size=text.hidden_size,
-        vocab_size=text.vocab_size,
-        max_sequence_length=text.max_sequence_length,
         block_class=family.block_class or text.block_class,
         streams=(*streams(vision, tokens, merge), IMAGE),
-        mtp_parameters=text.mtp_parameters,
-        mtp_included=text.mtp_included,
         notes=(*assumptions(vision_config, str(vision_config.values["model_type"])), *text.notes),
-        attributes=with_tower(text, vision.layers, vision.hidden, tokens),
+        **beside(text, vision.layers, vision.hidden, tokens),
     )

@@ -5,7 +5,8 @@ The keys are spelled in many ways; what they mean is shared by the families: den
 ``interleave_moe_layer_step``, ``moe_layer_freq``), or a list that says it for each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from meshwright.planner.decoder import Sublayer
@@ -190,34 +191,52 @@ def experts(
     **switches
         Rules for the other switches of :class:`~meshwright.planner.experts.Experts`.
     """
-    count, visits = each_layer(*EXPERTS, default=number), each_layer(*TOPK, default=topk)
-    wide = width or each_layer(*EXPERT_WIDTH, default=default_width)
-    is_routed, beside = routed or routed_layers(), shared or constant(0)
-    visitable = limit or constant(None)
+    return _Feeds(
+        number=each_layer(*EXPERTS, default=number),
+        visits=each_layer(*TOPK, default=topk),
+        width=width or each_layer(*EXPERT_WIDTH, default=default_width),
+        is_routed=routed or routed_layers(),
+        shared=shared or constant(0),
+        limit=limit or constant(None),
+        single=single,
+        dense=dense or constant(None),
+        switches=switches,
+    )
 
-    def read(reading: Reading) -> Feeds:
-        """Read the feed of each layer."""
-        numbers, visited, widths = count(reading), visits(reading), _tuple(wide(reading))
+
+@dataclass(frozen=True)
+class _Feeds:
+    """The rule that :func:`experts` makes: it reads the feed of each layer."""
+
+    number: Rule
+    visits: Rule
+    width: Rule
+    is_routed: IsRouted
+    shared: Rule
+    limit: Rule
+    single: bool
+    dense: Rule
+    switches: Mapping[str, Rule]
+
+    def __call__(self, reading: Reading) -> Feeds:
+        """Read the feeds, one where all are equal."""
+        numbers, visited, widths = self.number(reading), self.visits(reading), _tuple(self.width(reading))
         layers = reading.fields["layers"]
         if NOT_GIVEN in (*numbers, *visited, *widths, layers):
             return ()
-        limited, of = visitable(reading) or (None, None)
-        given = {name: rule(reading) for name, rule in switches.items()}
-        given |= {"node_limit": limited, "groups": of}
-
-        def feed(i: int) -> Sublayer:
-            """Return the feed of one layer."""
-            if not is_routed(reading, i) or (numbers[i] == 1 and not single):
-                return Mlp(None if dense is None else dense(reading))
-            one = widths[min(i, len(widths) - 1)]
-            reading.fields["expert_width"] = one
-            return Experts(numbers[i], visited[i], one, beside(reading), **given)
-
-        feeds = tuple(feed(i) for i in range(layers))
+        limited, groups = self.limit(reading) or (None, None)
+        given = {name: rule(reading) for name, rule in self.switches.items()}
+        given |= {"node_limit": limited, "groups": groups}
+        found: list[Sublayer] = []
+        for layer in range(layers):
+            if not self.is_routed(reading, layer) or (numbers[layer] == 1 and not self.single):
+                found.append(Mlp(self.dense(reading)))
+                continue
+            # what the shared experts' rule may read
+            reading.fields["expert_width"] = one = widths[min(layer, len(widths) - 1)]
+            found.append(Experts(numbers[layer], visited[layer], one, self.shared(reading), **given))
         reading.fields.pop("expert_width", None)
-        return feeds[:1] if len(set(feeds)) == 1 else feeds
-
-    return read
+        return tuple(found[:1]) if len(set(found)) == 1 else tuple(found)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

@@ -62,6 +62,16 @@ def kinds_of(image_tokens: int, text: int = 16) -> Any:
     return torch.tensor([[0] * text + [1] * image_tokens])
 
 
+def seen_by_qwen(*, patch: int) -> dict[str, Any]:
+    """Return a text with 16 tokens of an image of 8 x 8 patches, two frames each."""
+    return {
+        "input_ids": joined(16),
+        "pixel_values": torch.randn(64, 3 * 2 * patch * patch),
+        "image_grid_thw": torch.tensor([[1, 8, 8]]),
+        "mm_token_type_ids": kinds_of(16),
+    }
+
+
 def flops(graph: ModelGraph, job: Job) -> float:
     """Return the FLOPs of one sample's forward pass, every score counted."""
     total = 0.0
@@ -203,12 +213,7 @@ VISION_LANGUAGE: dict[str, tuple[dict[str, Any], Any, Job]] = {
             "text_config": {**TEXT, **ROTARY},
             "vision_config": {"depth": 2, "embed_dim": 64, "hidden_size": 64, "num_heads": 4, "mlp_ratio": 2},
         },
-        lambda: {
-            "input_ids": joined(16),
-            "pixel_values": torch.randn(64, 3 * 2 * 14 * 14),
-            "image_grid_thw": torch.tensor([[1, 8, 8]]),
-            "mm_token_type_ids": kinds_of(16),
-        },
+        lambda: seen_by_qwen(patch=14),
         job(16, image=16),
     ),
     "Qwen2_5_VLForConditionalGeneration": (
@@ -225,12 +230,7 @@ VISION_LANGUAGE: dict[str, tuple[dict[str, Any], Any, Job]] = {
                 "window_size": 56,
             },
         },
-        lambda: {
-            "input_ids": joined(16),
-            "pixel_values": torch.randn(64, 3 * 2 * 14 * 14),
-            "image_grid_thw": torch.tensor([[1, 8, 8]]),
-            "mm_token_type_ids": kinds_of(16),
-        },
+        lambda: seen_by_qwen(patch=14),
         job(16, image=16),
     ),
     "Qwen3VLForConditionalGeneration": (
@@ -247,12 +247,7 @@ VISION_LANGUAGE: dict[str, tuple[dict[str, Any], Any, Job]] = {
                 "num_position_embeddings": 64,
             },
         },
-        lambda: {
-            "input_ids": joined(16),
-            "pixel_values": torch.randn(64, 3 * 2 * 16 * 16),
-            "image_grid_thw": torch.tensor([[1, 8, 8]]),
-            "mm_token_type_ids": kinds_of(16),
-        },
+        lambda: seen_by_qwen(patch=16),
         job(16, image=16),
     ),
     "MllamaForConditionalGeneration": (
