@@ -196,7 +196,8 @@ NATIVE: Final = Target(
     "PyTorch through meshwright.apply",
     profile="native",
     framework="pytorch",
-    context=False,
+    context_families=frozenset({"llama", "mistral", "qwen2", "qwen3"}),
+    kv_exchanges=frozenset({"all_gather"}),
     ulysses=False,
     expert=False,
     expert_tensor=False,
@@ -219,7 +220,7 @@ NATIVE: Final = Target(
     tied_pipeline=False,
     replicated_heads=False,
     loses=(
-        "context and expert parallelism",
+        "expert parallelism, exchange of heads and rings",
         "ZeRO 1 and offload",
         "ZeRO 3 and recompute with zero-bubble schedules",
         "selective recompute",

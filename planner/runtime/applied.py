@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.plan import Plan
+from meshwright.planner.runtime.context import Context
 from meshwright.planner.runtime.gradients import average_copies, clip, gradient_norm, settle
-from meshwright.planner.runtime.layout import PIPELINE, REPLICATE, SHARD
+from meshwright.planner.runtime.layout import CONTEXT, PIPELINE, REPLICATE, SHARD
 from meshwright.planner.runtime.shard import managed
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class Applied:
     plan
         What was applied.
     mesh
-        The device mesh ``pp``, ``dp_replicate``, ``dp_shard``, ``tp``, in the order of the plan's placement.
+        The device mesh ``pp``, ``dp_replicate``, ``dp_shard``, ``cp``, ``tp``, in the order of the plan's
+        placement.
     device
         Of this rank.
     parts
@@ -35,6 +37,8 @@ class Applied:
     data_rank, data_ranks
         This rank's place among those that read different data: rank and replicas of a sampler. All ranks
         with the same place must read the same sequences.
+    context
+        This rank's place among those that share sequences.
     loss_fn
         From logits and labels to the mean loss of a micro-batch.
     schedule
@@ -51,6 +55,7 @@ class Applied:
     data_rank: int
     data_ranks: int
     loss_fn: Callable[..., Any]
+    context: Context
     schedule: Any = None
     max_grad_norm: float | None = None
 
@@ -84,6 +89,8 @@ class Applied:
         """Add a batch's gradient to what the parameters hold; parameters and result as :meth:`step`'s."""
         ids = self._taken(batch, "input_ids")
         labels = self._taken(batch, "labels") if "labels" in batch else ids
+        if self.context.size > 1:
+            ids, labels = self.context.own(ids), self.context.targets(labels)
         losses = self._passes(ids, labels) if self.schedule is None else self._pipeline(ids, labels)
         settle(self.parameters())
         if not managed(self.plan):
@@ -136,13 +143,14 @@ class Applied:
         return losses
 
     def _mean(self, losses: "list[torch.Tensor]") -> float:
-        """Return the mean loss over micro-batches and data-parallel ranks, on every rank."""
+        """Return the mean loss over micro-batches, data-parallel and context ranks, on every rank."""
         import torch
         from torch import distributed
 
         mean = torch.zeros((), dtype=torch.float32, device=self.device)
         if losses:
-            mean += torch.stack([loss.detach().float() for loss in losses]).mean() / self.data_ranks
-        for dim in (PIPELINE, REPLICATE, SHARD):
+            mean += torch.stack([loss.detach().float() for loss in losses]).mean()
+            mean /= self.data_ranks * self.context.size
+        for dim in (PIPELINE, REPLICATE, SHARD, CONTEXT):
             distributed.all_reduce(mean, group=self.mesh.get_group(dim))
         return float(mean)

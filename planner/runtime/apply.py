@@ -10,7 +10,8 @@ from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.plan import Plan, read_plan
 from meshwright.planner.runtime.applied import Applied
 from meshwright.planner.runtime.architecture import Architecture, find_architecture
-from meshwright.planner.runtime.layout import PIPELINE, TENSOR
+from meshwright.planner.runtime.context import Context, check_context, deal_out
+from meshwright.planner.runtime.layout import CONTEXT, PIPELINE, TENSOR
 from meshwright.planner.runtime.limits import check_plan, check_world
 from meshwright.planner.runtime.model_check import check_model, facts_of
 from meshwright.planner.runtime.ranks import (
@@ -48,10 +49,10 @@ def apply(
     """Lay a model out over the running processes as a plan says, and return what a training loop needs.
 
     Call it in every process with the same plan and a model with the same weights. It builds the device mesh,
-    keeps the layers of this rank's pipeline stages, splits them over tensor ranks, has the layers that the
-    plan names recompute their activations, shards weights, gradients and optimizer states (FSDP2), and sets
-    up schedule and micro-batches. World size, plan and model are checked before anything is allocated. The
-    model is changed in place.
+    keeps the layers of this rank's pipeline stages, deals tokens out to context ranks, splits layers over
+    tensor ranks, has those that the plan names recompute their activations, shards weights, gradients and
+    optimizer states (FSDP2), and sets up schedule and micro-batches. World size, plan and model are checked
+    before anything is allocated. The model is changed in place.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ def apply(
         From this rank's parameters to their optimizer.
     loss_fn
         From logits (sequences, tokens, vocabulary) and labels (sequences, tokens) to the mean loss; the cross
-        entropy of each next token by default.
+        entropy of each next token by default, the only one with context ranks.
     architecture
         Where the model's parts are, and how its blocks split over tensor ranks; known for Llama, Mistral,
         Qwen2 and Qwen3 of transformers.
@@ -93,6 +94,7 @@ def apply(
     layout = architecture or find_architecture(model)
     facts = facts_of(model, layout)
     check_model(plan, facts, layout)
+    check_context(plan.cp, model, layout.context, loss_fn is not None)
     _check_weights(model, initialise)
     own = own_device(device)
     start_processes(own)
@@ -100,10 +102,13 @@ def apply(
     mesh = device_mesh(plan, own)
     chunks = [c for c in plan.chunks if c.rank == mesh.get_local_rank(PIPELINE)]
     parts = model_parts(model, plan, layout, chunks)
+    context = Context(mesh.get_group(CONTEXT), mesh.get_local_rank(CONTEXT), plan.cp)
     for part, chunk in zip(parts, chunks, strict=True):
+        if plan.cp > 1:
+            deal_out(part, context, plan.sequence_length)
         _distribute(part, chunk, plan, layout, mesh)
         _allocate(part, own, initialise)
-    loss = loss_fn or next_token_loss
+    loss = loss_fn or (context.loss if plan.cp > 1 else next_token_loss)
     widths = facts.hidden_size, facts.logits
     return Applied(
         plan=plan,
@@ -114,6 +119,7 @@ def apply(
         data_rank=data_rank(plan, mesh),
         data_ranks=plan.dp,
         loss_fn=loss,
+        context=context,
         schedule=pipeline_schedule(parts, chunks, plan, mesh, loss, widths) if plan.pp > 1 else None,
         max_grad_norm=max_grad_norm,
     )

@@ -37,6 +37,9 @@ class Architecture:
         What tensor parallelism does to each submodule of a block, by its path in the block: ``colwise`` or
         ``rowwise`` for linear layers, ``norm`` for norms over the whole width, ``head_norm`` for norms over
         each head (batch, sequence, heads, width), or a ``torch.distributed.tensor.parallel`` style.
+    context
+        Whether tokens can be dealt out to context ranks: the model takes ``position_ids`` and finds its
+        attention in transformers' table.
     """
 
     embedding: str = "model.embed_tokens"
@@ -44,6 +47,7 @@ class Architecture:
     norm: str = "model.norm"
     head: str = "lm_head"
     tensor: Mapping[str, Any] = field(default_factory=dict)
+    context: bool = False
 
     def part(self, model: "nn.Module", name: str) -> "nn.Module":
         """Return one of the four parts of a model.
@@ -84,4 +88,4 @@ def find_architecture(model: "nn.Module") -> Architecture:
     plan = getattr(config, "base_model_tp_plan", None) or {}
     inside = "layers.*."
     own = {path.removeprefix(inside): word for path, word in plan.items() if path.startswith(inside)}
-    return Architecture(tensor={**own, **_NORMS[family]})
+    return Architecture(tensor={**own, **_NORMS[family]}, context=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from meshwright.planner.runtime.layout import PIPELINE, REPLICATE
+from meshwright.planner.runtime.ranks import with_context
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,7 @@ def average_copies(parameters: Iterable["torch.nn.Parameter"], mesh: "DeviceMesh
     """
     from torch import distributed
 
-    group = mesh.get_group(REPLICATE)
+    group = with_context(mesh, REPLICATE).get_group()
     grads = [_local(p.grad).div_(group.size()) for p in parameters if p.grad is not None]
     for work in [distributed.all_reduce(grad, group=group, async_op=True) for grad in grads]:
         work.wait()
@@ -35,31 +36,30 @@ def average_copies(parameters: Iterable["torch.nn.Parameter"], mesh: "DeviceMesh
 def gradient_norm(parameters: Iterable["torch.nn.Parameter"], mesh: "DeviceMesh") -> "torch.Tensor":
     """Return the Euclidean norm of the whole model's gradient, the same on every rank.
 
-    Squares are summed on the rank, then over the mesh dimensions along which the gradient is sharded (copies
-    count once), one collective for each, then over the pipeline.
+    Squares are summed on the rank, then over the dimensions of their mesh along which gradients are sharded
+    (copies count once), one collective for each, then over the pipeline.
     """
     import torch
     from torch import distributed
 
     zero = torch.zeros((), dtype=torch.float32, device=mesh.device_type)
-    sums: dict[tuple[str, ...], torch.Tensor] = defaultdict(lambda: zero.clone())
+    sums: dict[tuple[Any, ...], torch.Tensor] = defaultdict(lambda: zero.clone())
     for parameter in parameters:
         if parameter.grad is not None:
             sums[_sharded(parameter.grad)] += _local(parameter.grad).float().square().sum()
     total = zero.clone()
-    for dims, value in sums.items():
-        for dim in dims:
-            distributed.all_reduce(value, group=mesh.get_group(dim))
+    for groups, value in sums.items():
+        for group in groups:
+            distributed.all_reduce(value, group=group)
         total += value
     distributed.all_reduce(total, group=mesh.get_group(PIPELINE))
     return total.sqrt()
 
 
-def _sharded(grad: Any) -> tuple[str, ...]:
-    """Return the mesh dimensions over which a gradient's elements are dealt out."""
+def _sharded(grad: Any) -> tuple[Any, ...]:
+    """Return the groups of ranks over which a gradient's elements are dealt out."""
     placements = getattr(grad, "placements", ())
-    names = grad.device_mesh.mesh_dim_names if placements else ()
-    return tuple(name for name, p in zip(names, placements, strict=True) if not p.is_replicate())
+    return tuple(grad.device_mesh.get_group(i) for i, p in enumerate(placements) if not p.is_replicate())
 
 
 def clip(parameters: Iterable["torch.nn.Parameter"], norm: "torch.Tensor", max_norm: float) -> None:

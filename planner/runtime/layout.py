@@ -2,7 +2,7 @@
 
 from meshwright.planner.plan import Plan
 
-REPLICATE, SHARD, PIPELINE, TENSOR = "dp_replicate", "dp_shard", "pp", "tp"
+REPLICATE, SHARD, PIPELINE, CONTEXT, TENSOR = "dp_replicate", "dp_shard", "pp", "cp", "tp"
 
 
 def mesh_shape(plan: Plan) -> dict[str, int]:
@@ -14,7 +14,7 @@ def mesh_shape(plan: Plan) -> dict[str, int]:
     sizes = {
         "pp": {PIPELINE: plan.pp},
         "dp": {REPLICATE: copies, SHARD: plan.dp // copies},
-        "cp": {},
+        "cp": {CONTEXT: plan.cp},
         "tp": {TENSOR: plan.tp},
     }
     return {name: size for dim in reversed(plan.placement) for name, size in sizes[dim].items()}

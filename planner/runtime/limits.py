@@ -45,10 +45,14 @@ def _words(plan: Plan) -> list[str]:
         ("tuning", plan.tuning.partition(":")[0], TARGET.tunings),
         *(("recompute", mode, TARGET.recompute) for mode in dict.fromkeys(plan.recompute)),
     ]
-    if plan.dp > 1:
+    if plan.cp > 1:
+        choices.append(("kv_exchange", plan.kv_exchange, TARGET.kv_exchanges))
+    if plan.dp * plan.cp > 1:
         choices.append(("zero_stage", plan.zero_stage, TARGET.zero_stages))
     if splits_backward(plan.schedule):
-        choices.append(("zero_stage", plan.zero_stage if plan.dp > 1 else 0, TARGET.split_zero_stages))
+        choices.append(
+            ("zero_stage", plan.zero_stage if plan.dp * plan.cp > 1 else 0, TARGET.split_zero_stages)
+        )
         modes = TARGET.modes_with(plan.schedule)
         choices += [("recompute", mode, modes) for mode in dict.fromkeys(plan.recompute)]
     return [
@@ -81,8 +85,9 @@ def _layers(plan: Plan) -> list[str]:
 
 def check_world(plan: Plan, world_size: int) -> None:
     """Refuse another number of processes than the plan has devices."""
+    context = f"cp {plan.cp} x " if plan.cp > 1 else ""
     if world_size != plan.num_devices:
         raise MeshwrightError(
-            f"world size: {world_size} processes run, the plan is for tp {plan.tp} x pp {plan.pp} x dp "
-            f"{plan.dp} = {plan.num_devices}; start {plan.num_devices}, or plan for {world_size} devices"
+            f"world size: {world_size} processes run, the plan is for tp {plan.tp} x {context}pp {plan.pp} x "
+            f"dp {plan.dp} = {plan.num_devices}; start {plan.num_devices}, or plan for {world_size} devices"
         )

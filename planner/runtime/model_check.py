@@ -85,6 +85,8 @@ def check_model(plan: Plan, facts: Facts, architecture: Architecture) -> None:
         Naming the model's value and the plan's.
     """
     found = [*_differences(plan, facts), *_tensor(plan, facts, architecture)]
+    if plan.cp > 1 and plan.sequence_length % (2 * plan.cp):
+        found.append(f"sequence_length={plan.sequence_length} is not divisible by 2 x cp={2 * plan.cp}")
     stored = STORED[plan.precision]
     if facts.dtypes != {stored}:
         found.append(
@@ -129,6 +131,7 @@ def _tensor(plan: Plan, facts: Facts, architecture: Architecture) -> list[str]:
     found += [
         f"{name}={size} is not divisible by tp={plan.tp}" for name, size in split.items() if size % plan.tp
     ]
-    if plan.sequence_parallel and plan.sequence_length % plan.tp:
-        found.append(f"sequence_length={plan.sequence_length} is not divisible by tp={plan.tp}")
+    if plan.sequence_parallel and plan.sequence_length % (plan.tp * plan.cp):
+        ranks = f"tp={plan.tp}" if plan.cp == 1 else f"tp x cp={plan.tp * plan.cp}"
+        found.append(f"sequence_length={plan.sequence_length} is not divisible by {ranks}")
     return found

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.plan import Plan
-from meshwright.planner.runtime.layout import REPLICATE, SHARD, mesh_shape
+from meshwright.planner.runtime.layout import CONTEXT, REPLICATE, SHARD, mesh_shape
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +85,14 @@ def device_mesh(plan: Plan, device: "torch.device") -> "DeviceMesh":
 
     shape = mesh_shape(plan)
     return init_device_mesh(device.type, tuple(shape.values()), mesh_dim_names=tuple(shape))
+
+
+def with_context(mesh: "DeviceMesh", dim: str) -> "DeviceMesh":
+    """Return the ranks along a dimension and along the context ranks as one: they share the same weights."""
+    if mesh.size(mesh.mesh_dim_names.index(CONTEXT)) == 1:
+        return mesh[dim]
+    joined = tuple(name for name in mesh.mesh_dim_names if name in (dim, CONTEXT))
+    return mesh[joined]._flatten(f"{dim}_{CONTEXT}")
 
 
 def data_rank(plan: Plan, mesh: "DeviceMesh") -> int:

@@ -49,8 +49,9 @@ def _stage(part: "nn.Module", chunk: Chunk, plan: Plan, mesh: "DeviceMesh", widt
     from torch.distributed.pipelining import PipelineStage
 
     hidden, logits = widths
-    ids = torch.empty((plan.micro_batch_size, plan.sequence_length), dtype=torch.int64, device="meta")
-    between = _activations(plan, plan.sequence_length // (plan.tp if plan.sequence_parallel else 1), hidden)
+    tokens = plan.sequence_length // plan.cp
+    ids = torch.empty((plan.micro_batch_size, tokens), dtype=torch.int64, device="meta")
+    between = _activations(plan, tokens // (plan.tp if plan.sequence_parallel else 1), hidden)
     last = chunk.stop == plan.num_layers
     return PipelineStage(
         part,
@@ -58,7 +59,7 @@ def _stage(part: "nn.Module", chunk: Chunk, plan: Plan, mesh: "DeviceMesh", widt
         len(plan.chunks),
         torch.device(mesh.device_type),
         input_args=ids if chunk.start == 0 else between,
-        output_args=_activations(plan, plan.sequence_length, logits) if last else between,
+        output_args=_activations(plan, tokens, logits) if last else between,
         group=mesh.get_group(PIPELINE),
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from meshwright.planner.plan import Plan
 from meshwright.planner.runtime.architecture import Architecture
 from meshwright.planner.runtime.layout import REPLICATE, SHARD
+from meshwright.planner.runtime.ranks import with_context
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,7 +34,7 @@ def checkpoint_blocks(part: "nn.Module", architecture: Architecture, numbers: It
 
 def managed(plan: Plan) -> bool:
     """Return whether torch gathers or casts weights and reduces gradients; else weights are plain copies."""
-    return plan.precision in CAST or (plan.dp > 1 and plan.zero_stage > 0)
+    return plan.precision in CAST or (plan.dp * plan.cp > 1 and plan.zero_stage > 0)
 
 
 def shard(
@@ -66,13 +67,16 @@ def _wrapper(plan: Plan, mesh: "DeviceMesh") -> Any:
     """Return the function that makes modules a group."""
     import torch
     from torch.distributed._composable.replicate_with_fsdp import replicate
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     low = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
     policy = MixedPrecisionPolicy(**(low if plan.precision in CAST else {}))
     if plan.zero_stage == 0:
-        return lambda modules: replicate(modules, mesh=mesh[REPLICATE], mp_policy=policy)
-    both = plan.dp_replicate > 1
-    ranks = mesh[REPLICATE, SHARD] if both else mesh[SHARD]
+        copies = with_context(mesh, REPLICATE)
+        return lambda modules: replicate(modules, mesh=copies, mp_policy=policy)
+    ranks = with_context(mesh, SHARD)
+    if plan.dp_replicate > 1:
+        ranks = DeviceMesh._concatenate([mesh[REPLICATE], ranks])
     again = plan.zero_stage == 3
     return lambda modules: fully_shard(modules, mesh=ranks, mp_policy=policy, reshard_after_forward=again)

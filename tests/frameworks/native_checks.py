@@ -20,15 +20,17 @@ SCHEDULES = {
 
 def check_applied(plan: Plan, seen: list[dict[str, Any]]) -> None:
     """Assert that rank by rank the plan was applied; ``seen`` is what ``native_ranks.observe`` saw."""
-    assert len(seen) == plan.tp * plan.pp * plan.dp
+    assert len(seen) == plan.tp * plan.cp * plan.pp * plan.dp
     for rank, own in enumerate(seen):
         place = coordinate(plan, rank)
         copies = plan.dp if plan.zero_stage == 0 else plan.dp_replicate
         shards = plan.dp // copies
-        assert own["mesh"] == {"tp": plan.tp, "pp": plan.pp, "dp_replicate": copies, "dp_shard": shards}
+        degrees = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp}
+        assert own["mesh"] == {**degrees, "dp_replicate": copies, "dp_shard": shards}
         replica, shard = divmod(place["dp"], shards)
         assert own["coordinate"] == {
             "tp": place["tp"],
+            "cp": place["cp"],
             "pp": place["pp"],
             "dp_replicate": replica,
             "dp_shard": shard,
@@ -40,7 +42,7 @@ def check_applied(plan: Plan, seen: list[dict[str, Any]]) -> None:
         for chunk, part in zip(chunks, own["parts"], strict=True):
             check_part(plan, range(chunk.start, chunk.stop), part)
         assert own["rows"] == [[plan.micro_batch_size] * plan.num_microbatches] * plan.vpp
-        split = plan.tp if plan.sequence_parallel else 1
+        split = plan.cp * (plan.tp if plan.sequence_parallel else 1)
         assert own["tokens"] in ([plan.sequence_length // split], [])
 
 
@@ -64,7 +66,7 @@ def check_part(plan: Plan, layers: range, part: dict[str, Any]) -> None:
     for name, found in part["placements"].items():
         assert found == placement(plan, name), name
         assert prod(part["held"][name]) * shares(plan, name) == prod(part["whole"][name]), name
-    sharded = plan.dp > 1 and plan.zero_stage > 0
+    sharded = plan.dp * plan.cp > 1 and plan.zero_stage > 0
     named = [f"model.layers.{i}" for i in blocks]
     named += ["model.embed_tokens"] if 0 in layers else []
     named += ["model.norm", "lm_head"] if last in layers else []
@@ -77,11 +79,15 @@ def placement(plan: Plan, name: str) -> dict[str, str]:
         "S(1)" if kind(name) == ROWS and name.endswith("weight") else "S(0)" if kind(name) == COLUMNS else "R"
     )
     tensor = {"tp": along} if plan.tp > 1 else {}
-    if plan.dp == 1 or plan.zero_stage == 0:
+    if plan.dp * plan.cp == 1 or plan.zero_stage == 0:
         return tensor
     # Elements that the tensor ranks dealt out first along the same axis are told so.
     shard = f"_S(0, {plan.tp})" if tensor.get("tp") == "S(0)" else "S(0)"
-    return {**({"dp_replicate": "R"} if plan.dp_replicate > 1 else {}), "dp_shard": shard, **tensor}
+    return {
+        **({"dp_replicate": "R"} if plan.dp_replicate > 1 else {}),
+        "dp_shard" if plan.cp == 1 else "dp_shard_cp": shard,
+        **tensor,
+    }
 
 
 def kind(name: str) -> tuple[str, ...]:
@@ -93,5 +99,6 @@ def kind(name: str) -> tuple[str, ...]:
 def shares(plan: Plan, name: str) -> int:
     """Return over how many ranks a parameter is dealt out."""
     found = placement(plan, name)
-    sizes = {"tp": plan.tp, "dp_shard": plan.dp // plan.dp_replicate, "dp_replicate": 1}
+    dealt = plan.dp // plan.dp_replicate * plan.cp
+    sizes = {"tp": plan.tp, "dp_shard": dealt, "dp_shard_cp": dealt, "dp_replicate": 1}
     return prod(sizes[dim] for dim, word in found.items() if word != "R")

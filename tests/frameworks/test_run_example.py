@@ -67,7 +67,9 @@ def test_what_does_not_fit_is_refused_before_anything_starts() -> None:
     _, alone = tiny.planned("native", "cpu:1", dp=1)
     _, two = tiny.planned("native", "cpu:2", dp=2, zero_stage=3)
     assert "1 processes run, the plan is for tp 1 x pp 1 x dp 2 = 2" in told(two, model)
-    assert "cp=2: only cp=1" in told(replace(two, cp=2), model)
+    assert "ep=2: only ep=1" in told(replace(two, ep=2), model)
+    apart = replace(two, schedule="zb1p", recompute=("none", "full", *two.recompute[2:]))
+    assert "zero_stage=3: only 0, 2; recompute=full: only none" in told(apart, model)
     assert "decoder layers" in told(alone, shorter())
     assert "parameters, the plan is for" in told(alone, tiny.Model(tied=True).build())
     assert "parameters are float64" in told(alone, tiny.LLAMA.build().double())
@@ -75,6 +77,22 @@ def test_what_does_not_fit_is_refused_before_anything_starts() -> None:
     with torch.device("meta"):
         empty = tiny.LLAMA.build()
     assert "meta device; give initialise" in told(alone, empty)
+
+
+def test_what_context_ranks_would_compute_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.frameworks import plain
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    _, plan = tiny.planned("native", "cpu:2", dp=1, cp=2, kv_exchange="all_gather", zero_stage=3)
+    model = tiny.LLAMA.build()
+    assert "kv_exchange=ring: only all_gather" in told(replace(plan, kv_exchange="ring"), model)
+    assert "not divisible by 2 x cp=4" in told(replace(plan, sequence_length=18), model)
+    assert "loss_fn: context ranks" in told(plan, model, loss_fn=torch.nn.functional.mse_loss)
+    narrow = tiny.Model("mistral").build()
+    narrow.config.sliding_window = 4
+    assert "looks at a window" in told(plan, narrow)
+    facts = replace(plan, parameters=None, hidden_size=None)
+    assert "whose family is known" in told(facts, plain.build(), architecture=plain.ARCHITECTURE)
 
 
 def shorter() -> torch.nn.Module:

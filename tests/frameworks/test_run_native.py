@@ -14,6 +14,7 @@ from tests.frameworks.runs import check_losses, read, start_ranks, write_case
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
+CONTEXT = {"kv_exchange": "all_gather"}
 TWO = {
     "zero-3": {"dp": 2, "zero_stage": 3, "micro_batch_size": 2, "recompute": "every-2:full"},
     "zero-2": {"dp": 2, "zero_stage": 2, "micro_batch_size": 1},
@@ -25,6 +26,15 @@ TWO = {
     "interleaved": {"pp": 2, "vpp": 2, "dp": 1, "layers_per_stage": (1, 2, 2, 1), "recompute": "0:full"},
     "weights-apart": {"pp": 2, "dp": 1, "layers_per_stage": (4, 2), "schedule": "zb1p"},
     "weights-apart-loop": {"pp": 2, "vpp": 2, "dp": 1, "schedule": "interleaved_zb", "micro_batch_size": 2},
+    "context": {
+        **CONTEXT,
+        "cp": 2,
+        "dp": 1,
+        "zero_stage": 3,
+        "micro_batch_size": 2,
+        "recompute": "every-2:full",
+    },
+    "context-copies": {**CONTEXT, "cp": 2, "dp": 1, "zero_stage": 0, "micro_batch_size": 4},
     "v": {"pp": 2, "vpp": 2, "dp": 1, "layers_per_stage": (1, 2, 2, 1), "schedule": "zbv"},
     "two-ways": {"pp": 2, "vpp": 2, "dp": 1, "layers_per_stage": (2, 1, 1, 2), "schedule": "dualpipev"},
 }
@@ -42,6 +52,18 @@ FOUR = {
         "recompute": "1:full,4-5:full",
     },
     "hybrid": {"dp": 4, "dp_replicate": 2, "zero_stage": 3, "micro_batch_size": 1},
+    "context-shards": {**CONTEXT, "cp": 2, "dp": 2, "zero_stage": 2, "micro_batch_size": 1},
+    "context-tensor": {**CONTEXT, "tp": 2, "cp": 2, "dp": 1, "zero_stage": 2, "micro_batch_size": 2},
+    "context-pipeline": {**CONTEXT, "cp": 2, "pp": 2, "dp": 1, "zero_stage": 0, "layers_per_stage": (2, 4)},
+    "context-outside": {**CONTEXT, "cp": 2, "dp": 2, "zero_stage": 3, "placement": "tp,dp,cp,pp"},
+    "context-four": {
+        **CONTEXT,
+        "cp": 4,
+        "dp": 1,
+        "zero_stage": 3,
+        "micro_batch_size": 2,
+        "recompute": "full",
+    },
     "shards-v": {"pp": 2, "vpp": 2, "dp": 2, "zero_stage": 2, "micro_batch_size": 1, "schedule": "zbv"},
     "copies-two-ways": {"pp": 2, "vpp": 2, "dp": 2, "zero_stage": 0, "schedule": "dualpipev"},
     "tensor-v": {"tp": 2, "pp": 2, "vpp": 2, "dp": 1, "micro_batch_size": 2, "schedule": "zbv"},
@@ -118,6 +140,7 @@ WRONG = {
     "shape": (2, "two-ways", lambda p: replace(p, schedule="zbv")),
     "zero": (2, "zero-2", lambda p: replace(p, zero_stage=3)),
     "copies": (2, "zero-2", lambda p: replace(p, zero_stage=0)),
+    "context": (2, "context", lambda p: replace(p, cp=1, dp=2)),
     "sequence": (2, "tensor", lambda p: replace(p, sequence_parallel=True)),
     "degrees": (2, "zero-3", lambda p: replace(p, tp=2, dp=1)),
     "order": (4, "pipeline-inside", lambda p: replace(p, placement=("tp", "cp", "dp", "pp"))),

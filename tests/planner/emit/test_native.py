@@ -45,7 +45,8 @@ def test_what_is_written_is_applied(drawn) -> None:
 @pytest.mark.parametrize(
     ("strategy", "rule"),
     [
-        ({"cp": 2}, "cp"),
+        ({"cp": 2, "kv_exchange": "ring"}, "key/value exchange"),
+        ({"cp": 2, "ulysses": 2}, "ulysses"),
         ({"offload": "optimizer", "zero_stage": 2}, "offload"),
         ({"recompute": "selective"}, "selective"),
         ({"schedule": "zb2p", "pp": 2, "zero_stage": 2}, "schedule"),

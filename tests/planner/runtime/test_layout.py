@@ -5,6 +5,7 @@ from math import prod
 import pytest
 from hypothesis import given, settings
 
+from meshwright.planner.plan import PLACEMENTS
 from meshwright.planner.runtime.layout import block_range, mesh_shape
 from tests.planner.emit.cases import case
 from tests.strategies import launchable
@@ -19,7 +20,17 @@ def test_the_mesh_has_every_device_once_in_the_order_of_the_placement(drawn) -> 
     assert (shape["tp"], shape["pp"]) == (plan.tp, plan.pp)
     assert shape["dp_replicate"] * shape["dp_shard"] == plan.dp
     inward = [name.split("_")[0] for name in reversed(shape)]
-    assert list(dict.fromkeys(inward)) == [dim for dim in plan.placement if dim != "cp"]
+    assert list(dict.fromkeys(inward)) == list(plan.placement)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_context_ranks_lie_where_the_placement_has_them(placement: tuple[str, ...]) -> None:
+    degrees = {"tp": 2, "cp": 2, "pp": 2, "zero_stage": 2}
+    _, plan = case("native", kv_exchange="all_gather", placement=",".join(placement), **degrees)
+    shape = mesh_shape(plan)
+    assert (shape["cp"], prod(shape.values())) == (2, plan.num_devices)
+    inward = [name.split("_")[0] for name in reversed(shape)]
+    assert list(dict.fromkeys(inward)) == list(placement)
 
 
 @pytest.mark.parametrize(

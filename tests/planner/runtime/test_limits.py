@@ -21,7 +21,7 @@ def test_every_plan_for_the_target_is_applied(drawn) -> None:
 
 
 BEYOND = {
-    "cp=2": {"cp": 2},
+    "kv_exchange=ring": {"cp": 2},
     "ep=4": {"ep": 4},
     "etp=2": {"etp": 2},
     "hpz=8": {"hpz": 8},
