@@ -82,6 +82,7 @@ def deal_out(part: "nn.Module", context: Context, length: int) -> None:
     places = torch.tensor([place for piece in context.pieces(length) for place in piece])[None]
 
     def enter(module: Any, args: Any, kwargs: Any) -> Any:
+        """Say where in the sequence a rank's tokens stand."""
         return args, {**kwargs, "position_ids": places.to(args[0].device)}
 
     part.register_forward_pre_hook(enter, with_kwargs=True)
@@ -127,12 +128,14 @@ def gathered(own: "torch.Tensor", context: Context) -> "torch.Tensor":
 
         @staticmethod
         def forward(ctx: Any, own: Any) -> Any:
+            """Gather."""
             every = own.new_empty((context.size, *own.shape))
             distributed.all_gather_into_tensor(every.flatten(0, 1), own.contiguous(), group=context.group)
             return every
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
+            """Sum, and scatter."""
             own = grad.new_empty(grad.shape[1:])
             distributed.reduce_scatter_tensor(own, grad.contiguous().flatten(0, 1), group=context.group)
             return own
