@@ -6,6 +6,7 @@ What is kept for the backward pass: what products, attention, norms and activati
 the layer's input and output, which the memory model adds; sums and rotations need nothing.
 """
 
+from dataclasses import dataclass
 from math import isclose
 from typing import Literal
 
@@ -18,7 +19,7 @@ from meshwright.costmodels.rows import Contraction, OnRows
 from meshwright.costmodels.shared import SharedGemm
 from meshwright.costmodels.vocabulary import CrossEntropy, Embedding
 from meshwright.planner.importers.module_mixture import Mixture
-from meshwright.planner.importers.module_nodes import Node
+from meshwright.planner.importers.module_nodes import Node, Product
 from meshwright.planner.importers.module_parts import Parts
 from meshwright.planner.importers.module_saving import Saving
 from meshwright.planner.importers.module_sharding import Shard
@@ -83,60 +84,63 @@ class Layer(Parts, Saving):
         return {-1 if r.sink is None else r.sink.at for r in self.links.reach(node)}
 
     def _gemm(self, group: list[Node], shard: Shard, outputs: tuple[Part, ...]) -> None:
-        """Append the operator of products that run as one."""
-        first = group[0].product
-        assert first is not None
+        """Append the operator of products that run as one, and what it does not count of their weights."""
         products = [n.product for n in group if n.product is not None]
-        weights = tuple(w for p in products for w in p.weights)
-        tuple(b for p in products for b in p.biases)
-        trained = self.claims.trained(weights)
-        tied = not self.claims.fresh(weights) and all(
-            self.claims.weights[p.weights[0]].size == p.inputs * p.outputs for p in products
-        )
-        counted = sum(self._count_part(p.weights, p.inputs * p.outputs) for p in products)
-        plain = counted == first.inputs * sum(p.outputs for p in products)
-        bias_size = sum(self._count_part(p.biases, p.outputs) for p in products)
-        has_bias = bias_size == sum(p.outputs for p in products)
-        if tied:
-            self.tied += weights
-        inputs = self._input_part(first, shard)
-        name = "+".join(self.label(n, "product").rpartition(".")[2] for n in group)
-        prefix = self.label(group[0], "product").rpartition(".")[0]
-        on: Literal["own", "context", "sequence"] = "own"
-        if self.flow.root[first.source] in self.context:
-            on = "context"
-        elif shard == "replicated" and self.stretch.role == "block":
-            on = "sequence"
-        kept = shard != "row" and any(self.needed(w) for n in group for w in n.writes)
-        is_head = (
-            self.stretch.role == "head" and outputs == (vocabulary(self.vocabulary),) and shard == "column"
-        )
-        if is_head:
-            kept = False
-        elif shard == "row":
-            kept = any(self._bends(w) for n in group for w in n.writes)
-        gemm = (Gemm if plain or tied else SharedGemm)(
-            self.name(f"{prefix}.{name}".lstrip(".")),
-            inputs,
+        first, own = products[0], self._owned(products)
+        if own.tied:
+            self.tied += own.weights
+        ends = self.stretch.role == "head" and outputs == (vocabulary(self.vocabulary),) and shard == "column"
+        on = self._tokens_of(first, shard)
+        gemm = (Gemm if own.plain or own.tied else SharedGemm)(
+            self.name(self._joined(group)),
+            self._input_part(first, shard),
             outputs,
             shard,
-            bias=has_bias,
-            saves_output=kept,
-            tied=tied,
-            trained=trained,
+            bias=own.has_bias,
+            saves_output=not ends and self._keeps(group, shard),
+            tied=own.tied,
+            trained=own.trained,
             on=on,
         )
         ratio = first.rows / self.stretch.tokens
         exact = on == "context" or isclose(ratio, 1.0, rel_tol=1e-9)
         self.operators.append(gemm if exact else OnRows(gemm, ratio))
-        loose = 0 if plain or tied else counted + self.claims.take(weights, self.index)
-        loose += bias_size if isinstance(gemm, SharedGemm) or not has_bias else 0
+        loose = 0 if own.plain or own.tied else own.counted + self.claims.take(own.weights, self.index)
+        loose += own.biases if isinstance(gemm, SharedGemm) or not own.has_bias else 0
         if loose:
-            self.operators.append(
-                Pointwise(self.name(f"{gemm.name}.weights"), "sequence", 0, 0, weights=loose, trained=trained)
-            )
-        if is_head:
+            rest = self.name(f"{gemm.name}.weights")
+            self.operators.append(Pointwise(rest, "sequence", 0, 0, weights=loose, trained=own.trained))
+        if ends:
             self.operators.append(CrossEntropy(self.name("loss"), outputs[0], FULL_LOGITS))
+
+    def _owned(self, products: list[Product]) -> "_Owned":
+        """Claim the weights of products that run as one."""
+        weights = tuple(w for p in products for w in p.weights)
+        sizes = [p.inputs * p.outputs for p in products]
+        whole = all(self.claims.weights[p.weights[0]].size == n for p, n in zip(products, sizes, strict=True))
+        trained, tied = self.claims.trained(weights), not self.claims.fresh(weights) and whole
+        counted = sum(self._count_part(p.weights, n) for p, n in zip(products, sizes, strict=True))
+        biases = sum(self._count_part(p.biases, p.outputs) for p in products)
+        width = sum(p.outputs for p in products)
+        return _Owned(
+            weights, counted, biases, trained, tied, counted == products[0].inputs * width, biases == width
+        )
+
+    def _joined(self, group: list[Node]) -> str:
+        """Return the label of the first node with the last words of all: ``attn.q_proj+k_proj``."""
+        name = "+".join(self.label(n, "product").rpartition(".")[2] for n in group)
+        return f"{self.label(group[0], 'product').rpartition('.')[0]}.{name}".lstrip(".")
+
+    def _tokens_of(self, product: Product, shard: Shard) -> Literal["own", "context", "sequence"]:
+        """Return whose tokens a product multiplies."""
+        if self.flow.root[product.source] in self.context:
+            return "context"
+        return "sequence" if shard == "replicated" and self.stretch.role == "block" else "own"
+
+    def _keeps(self, group: list[Node], shard: Shard) -> bool:
+        """Return whether an output stays for the backward pass of what reads it."""
+        keeps = self._bends if shard == "row" else self.needed
+        return any(keeps(w) for n in group for w in n.writes)
 
     def _count_part(self, names: tuple[str, ...], elements: int) -> int:
         """Count so many elements of the one parameter that a product uses; return how many were left."""
@@ -301,3 +305,28 @@ _LOWER = {
     "experts": Layer.experts,
     "pointwise": Layer.pointwise,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """What products that run as one claim of the module's parameters.
+
+    Attributes
+    ----------
+    weights
+        By name.
+    counted, biases
+        Elements that no layer had claimed before.
+    trained, tied
+        Whether they are trained; whether another layer has them already.
+    plain, has_bias
+        Whether these are all elements of the products' matrices, and of a bias for each output.
+    """
+
+    weights: tuple[str, ...]
+    counted: int
+    biases: int
+    trained: bool
+    tied: bool
+    plain: bool
+    has_bias: bool
