@@ -78,25 +78,12 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     MeshwrightError
         Naming the field.
     """
-    model, job = problem.model, problem.job
+    model = problem.model
     if plan.num_layers != model.num_layers:
         raise MeshwrightError(
             f"plan: recompute has {plan.num_layers} layers, {model.name} has {model.num_layers}"
         )
-    own = {
-        "model": model.name,
-        "cluster": problem.cluster.name,
-        "profile": problem.profile.name,
-        "loss": loss_name(problem),
-        **{name: getattr(job, name) for name in _OF_THE_JOB},
-        **workload(problem),
-    }
-    for name, value in own.items():
-        if getattr(plan, name) != value:
-            raise MeshwrightError(
-                f"plan: {name} is {getattr(plan, name)!r}, here it is {value!r}; a plan is priced for what "
-                "it was made for: give its strategy's fields to price it for something else"
-            )
+    _check_made_for(problem, plan)
     if plan.schedule not in schedules():
         raise MeshwrightError(
             f"plan: schedule {plan.schedule!r} is not known; allowed: {', '.join(schedules())}"
@@ -106,19 +93,43 @@ def check_plan(problem: Problem, plan: Plan) -> None:
     reason = legal(plan.schedule, plan.pp, plan.vpp, plan.num_microbatches)
     if reason is not None:
         raise MeshwrightError(f"plan: schedule {plan.schedule!r}: {reason}")
-    ranks = rank_of_chunk(plan.schedule, plan.pp, plan.vpp)
-    at = 0
-    for c, chunk in enumerate(plan.chunks):
-        if chunk.start != at or chunk.stop <= chunk.start or chunk.rank != ranks[c]:
-            raise MeshwrightError(
-                f"plan: chunk {c} ({chunk.start} to {chunk.stop} on rank {chunk.rank}) must start at layer "
-                f"{at}, hold a layer and live on rank {ranks[c]}"
-            )
-        at = chunk.stop
-    if at != model.num_layers:
-        raise MeshwrightError(f"plan: the chunks end at layer {at}, the model has {model.num_layers}")
+    _check_chunks(plan)
     check_modes(problem, set(plan.recompute))
     for layer, mode in enumerate(plan.recompute):
         if mode != "none" and model.kinds[model.layer_kinds[layer]].role != "block":
             raise MeshwrightError(f"plan: layer {layer} ({mode}) cannot be recomputed; only blocks can")
     check_mesh(problem, mesh_of(plan))
+
+
+def _check_made_for(problem: Problem, plan: Plan) -> None:
+    """Refuse a plan for another model, cluster, stack or job."""
+    own = {
+        "model": problem.model.name,
+        "cluster": problem.cluster.name,
+        "profile": problem.profile.name,
+        "loss": loss_name(problem),
+        **{name: getattr(problem.job, name) for name in _OF_THE_JOB},
+        **workload(problem),
+    }
+    for name, value in own.items():
+        if getattr(plan, name) != value:
+            raise MeshwrightError(
+                f"plan: {name} is {getattr(plan, name)!r}, here it is {value!r}; a plan is priced for what "
+                "it was made for: give its strategy's fields to price it for something else"
+            )
+
+
+def _check_chunks(plan: Plan) -> None:
+    """Refuse chunks that do not follow each other over all layers, each on its schedule's rank."""
+    at = 0
+    for c, (chunk, rank) in enumerate(
+        zip(plan.chunks, rank_of_chunk(plan.schedule, plan.pp, plan.vpp), strict=True)
+    ):
+        if chunk.start != at or chunk.stop <= chunk.start or chunk.rank != rank:
+            raise MeshwrightError(
+                f"plan: chunk {c} ({chunk.start} to {chunk.stop} on rank {chunk.rank}) must start at layer "
+                f"{at}, hold a layer and live on rank {rank}"
+            )
+        at = chunk.stop
+    if at != plan.num_layers:
+        raise MeshwrightError(f"plan: the chunks end at layer {at}, the model has {plan.num_layers}")
