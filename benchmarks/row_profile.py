@@ -139,8 +139,10 @@ def _deduplicates(row: Row) -> bool:
 
     A recipe that is printed names its dispatcher where it is not the plain one. Recipes of DeepSeek-V3, whose
     routing keeps to few nodes, took DeepEP on Hopper; HybridEP came to racks of one NVLink domain at the end
-    of 2025 and to other nodes in 2026. None of them drops tokens.
+    of 2025 and to other nodes in 2026. None of them drops tokens, and dense models have none to send.
     """
+    if row.moe is None:
+        return False
     if row.stated("moe_flex_dispatcher_backend"):
         return True
     if row.stated("recipe") or "bridge" not in row.framework.lower() or drops_tokens(row):

@@ -79,3 +79,10 @@ def test_scripts_of_litgpt_that_compare_executors_pre_train_with_a_whole_loss() 
 @pytest.mark.parametrize(("tuning", "loss"), [("lora", "pieces"), (None, "torch")])
 def test_litgpt_fine_tunes_with_a_loss_in_pieces(tuning: str | None, loss: str) -> None:
     assert profile(framework="LitGPT (Fabric)", torch_compile=None, tuning=tuning).loss == loss
+
+
+def test_a_dense_model_has_no_dispatcher() -> None:
+    rows = {row.id: row for row in read_rows()}
+    mixture = replace(rows["bridge2604_qwen330ba3b_gb300_mxfp8_8"], extra=None)
+    assert base_profile(mixture) == "megatron-bridge-hybridep"
+    assert base_profile(replace(mixture, moe=None)) == "megatron-bridge"
