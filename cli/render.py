@@ -235,6 +235,8 @@ def _infeasible(found: Infeasibility) -> list[RenderableType]:
     parts = section("Why nothing fits", facts(rows))
     if found.remedies:
         parts += section("What would lift it", bullets(found.remedies))
+    if found.untried:
+        parts += section("What could not be tried", bullets(found.untried))
     return parts
 
 

@@ -25,6 +25,15 @@ def host_link_bytes_per_s(cluster: Cluster) -> float:
     return np.inf if link is None else link.bandwidth_bytes_per_s * link.efficiency
 
 
+def activation_bytes_per_s(cluster: Cluster) -> float:
+    """Return at what rate one device's activations go to its host or come back.
+
+    All devices of a host move theirs at once, so that each has its link or its share of the host's memory
+    bandwidth, whichever is less.
+    """
+    return min(host_link_bytes_per_s(cluster), HOST_MEMORY_BYTES_PER_S / cluster.devices_per_host)
+
+
 def nvme_bytes_per_s(cluster: Cluster) -> float:
     """Return a device's share of what its host's drives read or write; infinite where it is not known."""
     whole = cluster.nvme_bytes_per_s

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, IntArray, Num, stacked
+from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray, Num, stacked
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import CAUSES, LayerCost, price_layer
 from meshwright.costmodels.memory import StateBytes, transient_bytes
-from meshwright.costmodels.offload import host_link_bytes_per_s
+from meshwright.costmodels.offload import activation_bytes_per_s
 from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.product import Gemm
@@ -224,7 +224,8 @@ def _every_pass(setting: Setting, s: Strategies, cost: LayerCost, states: LayerS
 
     The backward pass overlaps with gathering and scattering together; what stays exposed is told apart by
     their shares. Offloaded activations leave beside the forward and return beside the backward pass, moved by
-    copy engines that cost compute nothing; both waits are told in the backward pass.
+    copy engines that cost compute nothing; both waits are told in the backward pass. What ZeRO moves beyond a
+    host meanwhile comes in and goes out over the device's same port, so that it leaves them no time.
     """
     profile = setting.profile
     forward_own = cost.forward_s + cost.comm_forward_s.sum(axis=-1)
@@ -243,8 +244,11 @@ def _every_pass(setting: Setting, s: Strategies, cost: LayerCost, states: LayerS
     late = exposed_time(both[..., None], share * (backward_own + backward_idle), lost)
     reducing = np.divide(scatter, both, out=np.zeros_like(both), where=scatter > 0)
     hidden = (both[..., None] - late)[..., 0]
-    moved = cost.offloaded_bytes / host_link_bytes_per_s(setting.cluster)
-    away = exposed_time(moved, forward_own[..., None], 0.0) + exposed_time(moved, backward_own, 0.0)
+    moved = cost.offloaded_bytes / activation_bytes_per_s(setting.cluster)
+    beyond = _beyond_host(setting, s)[:, None]
+    out = np.maximum(forward_own - states.forward_gather_s * beyond, 0.0)[..., None]
+    back = np.maximum(backward_own - (both * beyond)[..., None], 0.0)
+    away = exposed_time(moved, out, 0.0) + exposed_time(moved, back, 0.0)
     return _Passes(
         forward_gather=forward_gather,
         forward_idle=forward_idle,
@@ -255,6 +259,12 @@ def _every_pass(setting: Setting, s: Strategies, cost: LayerCost, states: LayerS
         hidden_gather=states.forward_gather_s - forward_gather + hidden * (1 - reducing),
         hidden_reduce=hidden * reducing,
     )
+
+
+def _beyond_host(setting: Setting, s: Strategies) -> BoolArray:
+    """Return whether the ranks that shard a state lie on several hosts, (B,)."""
+    reach = np.maximum(s.data_stride * s.dp_shard, s.context_stride * s.cp)
+    return np.asarray((s.shards > 1) & (reach > setting.cluster.devices_per_host))
 
 
 def _idle(host_s: FloatArray, device_s: FloatArray, sync: Num) -> FloatArray:

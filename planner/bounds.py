@@ -4,7 +4,7 @@ All meshes are priced: total work spread over the pipeline by the closed form of
 over ranks of what must be held. :mod:`meshwright.planner.stage_bounds` looks closer at the survivors.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import Tables
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.choice import Choice
-from meshwright.planner.modes import check_modes
+from meshwright.planner.modes import check_modes, host_linked
 from meshwright.planner.problem import Problem
 
 SAFETY = 1 - 1e-9
@@ -56,12 +56,20 @@ class Demand:
                 free[end] -= 1
         return free
 
+    def without(self, mode: str) -> "Demand":
+        """Return the demand without a recompute mode."""
+        return replace(self, allowed=self.allowed & (np.array(MODES) != mode))
+
+    def possible(self) -> bool:
+        """Return whether every kind has a mode."""
+        return bool(self.allowed.any(axis=1).all())
+
 
 def demand(problem: Problem) -> Demand:
     """Return what must be placed, with the recompute modes that target and job admit.
 
-    ``moe`` is a mode of layers with experts; for others it means ``selective``. ``offload`` is searched only
-    where the job names it.
+    ``moe`` is a mode of layers with experts; for others it means ``selective``. ``offload`` is none where
+    devices have no way to a host, unless the job names it.
 
     Raises
     ------
@@ -72,7 +80,7 @@ def demand(problem: Problem) -> Demand:
     wanted = problem.job.choices.get("recompute", Choice())
     named = wanted.allowed or frozenset()
     admitted = {m for m in MODES if m in problem.target.recompute and wanted.admits(m)}
-    modes = {m for m in admitted if m != "offload" or m in named}
+    modes = {m for m in admitted if m != "offload" or m in named or host_linked(problem)}
     if not modes:
         have = ", ".join(m for m in MODES if m in problem.target.recompute)
         raise MeshwrightError(f"pins: recompute leaves no mode of {problem.target.title}; it has {have}")
@@ -81,6 +89,17 @@ def demand(problem: Problem) -> Demand:
     blocks = np.array([kind.role == "block" for kind in model.kinds])
     ends = [-1 if blocks[k] else k for k in (model.layer_kinds[0], model.layer_kinds[-1])]
     return Demand(model.kind_counts, allowed, blocks, *ends)
+
+
+def demand_several(problem: Problem, want: Demand) -> Demand:
+    """Return the demand of meshes with several chunks a rank: they offload only where the job names it.
+
+    With one chunk a rank the modes of a stage follow from its layers, and a fourth mode costs the proof
+    little; with several CP-SAT deals layers to modes chunk by chunk, and proofs of large models do not end.
+    """
+    named = problem.job.choices.get("recompute", Choice()).allowed or frozenset()
+    fewer = want.without("offload")
+    return want if "offload" in named or not fewer.possible() else fewer
 
 
 def _own_modes(kind: LayerKind, modes: set[str], named: frozenset[str]) -> set[str]:

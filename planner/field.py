@@ -10,7 +10,7 @@ from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.schedule import StaticSchedule, build, settled
 from meshwright.costmodels.strategy import ON_NVME, Setting
 from meshwright.costmodels.tables import Tables
-from meshwright.planner.bounds import SAFETY, Demand, Looks, demand, look, quick_bounds
+from meshwright.planner.bounds import SAFETY, Demand, Looks, demand, demand_several, look, quick_bounds
 from meshwright.planner.chunking import chunk_cuts
 from meshwright.planner.cpsat.mesh_solver import MeshTask
 from meshwright.planner.cpsat.scaling import Limits
@@ -63,6 +63,10 @@ class Field:
 
     Attributes
     ----------
+    want
+        What every plan must place, with the modes of meshes of one chunk a rank.
+    want_several
+        The same for meshes of several chunks a rank.
     limits
         Bytes that a plan may fill on each device, and for it in host memory and on drives.
     bounds
@@ -88,6 +92,7 @@ class Field:
     setting: Setting
     tables: TableStore
     want: Demand
+    want_several: Demand
     limits: Limits
     bounds: FloatArray
     free_s: float
@@ -107,19 +112,25 @@ class Field:
     def even_splits(self, row: int) -> list[Split]:
         """Return the equal (or even) splits of one mesh with their least recomputation; remembered."""
         if row not in self.splits:
-            self.splits[row] = self._split(row)
+            self.splits[row] = self._split(row, self.wanted(row))
         return self.splits[row]
+
+    def splits_at_home(self, row: int) -> list[Split]:
+        """Return the same splits with no activations off the device; none where a layer has no other mode."""
+        want = self.wanted(row).without("offload")
+        return self._split(row, want) if want.possible() else []
 
     def wanted(self, row: int) -> Demand:
         """Return what a mesh must place: beside some schedules a target has fewer modes."""
+        want = self.want_several if self.meshes.vpp[row] > 1 else self.want
         own = self.problem.target.modes_with(SCHEDULES[int(self.meshes.schedule_code[row])])
-        return replace(self.want, allowed=self.want.allowed & np.array([m in own for m in MODES]))
+        return replace(want, allowed=want.allowed & np.array([m in own for m in MODES]))
 
     def given(self, rows: IntArray) -> BoolArray:
         """Return whether the chunks of rows are equal, so that only recomputation is open."""
         return np.asarray((self.meshes.vpp[rows] > 1) & (not self.problem.target.uneven_chunks))
 
-    def _split(self, row: int) -> list[Split]:
+    def _split(self, row: int, want: Demand) -> list[Split]:
         graph, index = self.problem.model, np.array([row])
         s, tables = self.meshes.take(index).strategies(), self.tables.take(index)
         name, pp, vpp, passes = s.schedule[0], int(s.pp[0]), int(s.vpp[0]), int(s.num_microbatches[0])
@@ -127,7 +138,7 @@ class Field:
         found = []
         for cuts in chunk_cuts(graph, layout.num_chunks, bool(self.given(index)[0])):
             kinds = np.diff(graph.prefix_counts[cuts], axis=0)
-            filled = fill(self.setting, s, tables, self.wanted(row), self.usable, layout, kinds)
+            filled = fill(self.setting, s, tables, want, self.usable, layout, kinds)
             found.append(Split(row, layout, passes, tables, cuts, filled))
         return found
 
@@ -180,6 +191,7 @@ def survey(problem: Problem) -> Field:
         setting=common,
         tables=store,
         want=want,
+        want_several=demand_several(problem, want),
         limits=limits,
         bounds=bounds,
         free_s=float(quick.min(initial=np.inf)),

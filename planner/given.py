@@ -48,7 +48,7 @@ def _chunk_times(f: Field, split: Split) -> tuple[FloatArray, FloatArray, FloatA
     The last are zero, and part of the backward pass, where the schedule does not tell them apart.
     """
     tables = split.tables
-    least: FloatArray = np.where(f.want.allowed, tables.backward_s[0], np.inf).min(axis=-1)
+    least: FloatArray = np.where(f.wanted(split.row).allowed, tables.backward_s[0], np.inf).min(axis=-1)
     each = float(tables.pass_s[0])
     forward = split.kinds @ tables.forward_s[0] + each
     weight = split.kinds @ tables.weight_s[0] * split.layout.split

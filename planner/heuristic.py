@@ -21,18 +21,26 @@ class Found:
 
 
 def even_plans(f: Field, rows: IntArray) -> list[Found]:
-    """Return for each row its fastest evenly split plan that fits, fastest first."""
+    """Return for each row its fastest evenly split plan that fits, fastest first.
+
+    The least recomputation that fits the device may put more into host memory than goes there: such a split
+    is tried again without offloading activations.
+    """
     tried = [s for row in rows for s in f.even_splits(int(row)) if s.fits]
     if f.problem.target.recompute_uniform:
         tried = [u for s in tried for u in _uniform(f, s)]
-    if not tried:
-        return []
-    priced = price_splits(f, [(s.row, s.filled.counts, s.cuts) for s in tried])
+    priced = _priced(f, tried)
+    crowded = {found.row for found in priced if found.candidate.host_bytes > f.limits.host}
+    priced += _priced(f, [s for row in sorted(crowded) for s in f.splits_at_home(row) if s.fits])
     best: dict[int, Found] = {}
     for found in sorted(priced, key=lambda found: found.candidate.step_s):
         if found.candidate.fits(f.limits):
             best.setdefault(found.row, found)
     return list(best.values())
+
+
+def _priced(f: Field, splits: Sequence[Split]) -> list[Found]:
+    return price_splits(f, [(s.row, s.filled.counts, s.cuts) for s in splits]) if splits else []
 
 
 def price_splits(f: Field, splits: Sequence[tuple[int, IntArray, IntArray]]) -> list[Found]:

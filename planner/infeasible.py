@@ -10,6 +10,7 @@ from meshwright.costmodels.precision import PRECISIONS
 from meshwright.hardware.spec import Cluster, Tier
 from meshwright.hardware.units import bytes_to_gib
 from meshwright.planner.binding import unpinned
+from meshwright.planner.bounds import Demand
 from meshwright.planner.choice import Choice
 from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.cpsat.scaling import Limits
@@ -108,7 +109,7 @@ def _no_room(f: Field, expired: Callable[[], bool]) -> Infeasibility:
             f"memory: even spread over all devices one needs at least {_gib(floor)} GiB, "
             f"{_gib(f.usable)} are usable"
         )
-        return Infeasibility("memory", message, missing, None, _working(f.problem, expired))
+        return _short("memory", message, missing, None, f.problem, expired)
     if lightest.fits_device and not lightest.fits_host:
         return _no_host_room(f, lightest, expired)
     missing = max(lightest.peak_bytes) - f.usable
@@ -119,7 +120,19 @@ def _no_room(f: Field, expired: Callable[[], bool]) -> Infeasibility:
         f"{_gib(max(lightest.peak_bytes))} GiB on stage {stage}; "
         f"{device} has {_gib(lightest.capacity_bytes)}, {_gib(f.usable)} usable: {_gib(missing)} GiB too many"
     )
-    return Infeasibility("memory", message, missing, lightest, _working(f.problem, expired))
+    return _short("memory", message, missing, lightest, f.problem, expired)
+
+
+def _short(
+    rule: str,
+    message: str,
+    missing: float,
+    closest: Estimate | None,
+    problem: Problem,
+    expired: Callable[[], bool],
+) -> Infeasibility:
+    """Return what is short, with the remedies that work and those that cannot be tried."""
+    return Infeasibility(rule, message, missing, closest, _working(problem, expired), _untried(problem))
 
 
 def _no_host_room(f: Field, lightest: Estimate, expired: Callable[[], bool]) -> Infeasibility:
@@ -135,7 +148,7 @@ def _no_host_room(f: Field, lightest: Estimate, expired: Callable[[], bool]) -> 
         f"GiB of each device there; a device's share of {f.problem.cluster.name} is {_gib(share)} GiB: "
         f"{_gib(missing)} GiB too many"
     )
-    return Infeasibility(place, message, missing, lightest, _working(f.problem, expired))
+    return _short(place, message, missing, lightest, f.problem, expired)
 
 
 def _gib(n_bytes: float) -> str:
@@ -159,19 +172,23 @@ def _lightest(f: Field, expired: Callable[[], bool]) -> Estimate | None:
 
 
 def _light_plans(free: Field, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[Found]:
-    """Return evenly split plans with the mode that keeps least, wherever the chunks allow one."""
+    """Return evenly split plans with the mode that keeps least, wherever the chunks allow one.
+
+    Offloading keeps nothing, but works in more room than others: the least without it is tried as well.
+    """
     plans = even_plans(free, rows)
     if not plans:
         return []
     kept = free.tables.take(np.array([plan.row for plan in plans])).saved_bytes
-    allowed = np.array([free.wanted(plan.row).allowed for plan in plans])
-    thrifty = np.where(allowed, kept, np.inf).argmin(axis=-1)
     splits = []
-    for plan, modes in zip(plans, thrifty, strict=True):
+    for plan, saved in zip(plans, kept, strict=True):
         kinds = plan.candidate.counts.sum(axis=2)
-        counts = np.zeros_like(plan.candidate.counts)
-        counts[:, np.arange(len(modes)), modes] = kinds
-        splits.append((plan.row, counts, plan.candidate.cuts))
+        want = free.wanted(plan.row)
+        for own in filter(Demand.possible, (want, want.without("offload"))):
+            modes = np.where(own.allowed, saved, np.inf).argmin(axis=-1)
+            counts = np.zeros_like(plan.candidate.counts)
+            counts[:, np.arange(len(modes)), modes] = kinds
+            splits.append((plan.row, counts, plan.candidate.cuts))
     return price_splits(free, splits)
 
 
@@ -213,8 +230,36 @@ def _fits(problem: Problem) -> bool:
 def _relaxations(problem: Problem, expired: Callable[[], bool]) -> Iterator[Remedy]:
     """Yield changes of the problem, one limit at a time."""
     yield from _restrictions(problem)
+    yield from _drives(problem)
     yield from _lighter_jobs(problem)
     yield from _growth(problem, expired)
+
+
+def _to_drives(problem: Problem) -> frozenset[str]:
+    """Return what the target can move to drives, where the job leaves that open; drives may be unknown."""
+    linked = host_linked(problem) and "offload" not in problem.job.choices
+    return frozenset(what for what in problem.target.offload if what.endswith("nvme") and linked)
+
+
+def _drives(problem: Problem) -> Iterator[Remedy]:
+    """Yield the problem with states on the drives of its hosts."""
+    able = _to_drives(problem)
+    if able and problem.cluster.nvme_bytes_per_s is not None:
+        yield (
+            f"states on the drives of the host (--pin offload={','.join(sorted(able))})",
+            lambda: problem.choosing(offload=Choice(allowed=able)),
+        )
+
+
+def _untried(problem: Problem) -> tuple[str, ...]:
+    """Say what could not be tried for want of a number."""
+    if not _to_drives(problem) or problem.cluster.nvme_bytes_per_s is not None:
+        return ()
+    node = problem.cluster.name.partition(":")[0]
+    return (
+        f"drives unknown for {node}: state nvme_gb_per_s and nvme_tb in the cluster's YAML to have states on "
+        "them tried",
+    )
 
 
 def _restrictions(problem: Problem) -> Iterator[Remedy]:
@@ -248,13 +293,6 @@ def _lighter_jobs(problem: Problem) -> Iterator[Remedy]:
         yield "a fused cross entropy (loss: fused)", lambda: replace(problem, job=replace(job, loss="fused"))
     if problem.headroom.share > 0:
         yield "no memory headroom (risky)", lambda: replace(problem, job=replace(job, headroom=0.0))
-    kept = {"recompute": Choice(allowed=problem.target.recompute)}
-    able = "offload" in problem.target.recompute and host_linked(problem)
-    if "recompute" not in job.choices and able:
-        yield (
-            "activations in host memory (recompute: offload)",
-            lambda: problem.choosing(**kept),
-        )
     half = job.sequence_length // 2
     if half:
         yield (

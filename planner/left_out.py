@@ -23,7 +23,13 @@ def left_out(problem: Problem, searched: Problem) -> tuple[str, ...]:
     searched
         The problem as it was searched at last: offloading is added where nothing fits without.
     """
-    parts = (_schedules(problem), _contexts(problem), _offloads(problem, searched), _degrees(problem))
+    parts = (
+        _schedules(problem),
+        _contexts(problem),
+        _offloads(problem, searched),
+        _activations(problem),
+        _degrees(problem),
+    )
     return tuple(text for part in parts for text in part)
 
 
@@ -52,9 +58,14 @@ def _offloads(problem: Problem, searched: Problem) -> Iterator[str]:
     able = [what for what in places if what in problem.target.offload and not usual.admits(what)]
     if able and "offload" not in problem.job.choices:
         yield f"offload {', '.join(able)}"
-    named = problem.job.choices.get("recompute", Choice())
-    if "offload" in problem.target.recompute and named.allowed is None and named.admits("offload"):
-        yield "recompute offload"
+
+
+def _activations(problem: Problem) -> Iterator[str]:
+    """Offloading of activations beside several chunks a rank (:func:`demand_several`)."""
+    wanted, target = problem.job.choices.get("recompute", Choice()), problem.target
+    able = "offload" in target.recompute and host_linked(problem) and wanted.admits("offload")
+    if able and wanted.allowed is None and target.interleaved and problem.cluster.num_devices > 1:
+        yield "recompute offload with vpp above 1"
 
 
 def _degrees(problem: Problem) -> Iterator[str]:

@@ -54,6 +54,7 @@ def result_text(result: "Result") -> str:
         lines += [estimate_text(result.estimate), *result.binding]
     if result.infeasibility is not None:
         lines += [result.infeasibility.message, *(f"try: {r}" for r in result.infeasibility.remedies)]
+        lines += result.infeasibility.untried
     return "\n".join(lines)
 
 

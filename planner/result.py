@@ -121,13 +121,17 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Infeasibility:
-    """Why nothing fits, by how little, and what would lift it (each remedy found by search)."""
+    """Why nothing fits, by how little, and what would lift it (each remedy found by search).
+
+    ``untried`` names remedies that could not be tried, and what is missing for that.
+    """
 
     rule: str
     message: str
     missing_bytes: float | None = None
     closest: Estimate | None = None
     remedies: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -66,12 +66,12 @@ class State:
 
 def refine(f: Field, rows: IntArray, ceiling: float) -> None:
     """Raise the bounds of rows by looking at their stages."""
-    even = f.given(rows)
-    free, given = rows[~even], rows[even]
-    if len(free):
-        s = f.meshes.take(free).strategies()
-        tables, floor = f.tables.take(free), f.bounds[free]
-        f.bounds[free] = stage_bounds(f.setting, s, tables, f.want, f.usable, floor, ceiling)
+    several = f.meshes.vpp[rows] > 1
+    for part, want in ((rows[~several], f.want), (rows[several], f.want_several)):
+        if len(part):
+            s, tables, floor = f.meshes.take(part).strategies(), f.tables.take(part), f.bounds[part]
+            f.bounds[part] = stage_bounds(f.setting, s, tables, want, f.usable, floor, ceiling)
+    given = rows[f.given(rows) & (f.bounds[rows] < ceiling)]
     f.bounds[given] = equal_chunk_bounds(f, given)
     f.refined.update(rows.tolist())
 

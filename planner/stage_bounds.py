@@ -51,8 +51,8 @@ class _Ranks:
 
     Attributes
     ----------
-    item_s, item_bytes
-        (B, 1, I) and (B, R, I).
+    item_s, item_bytes, item_working
+        (B, 1, I), (B, R, I) and (B, 1, I); the last is held once, whatever the number of layers.
     values
         Values of the items, (V, B, 1, I): several ways to weigh kinds against each other.
     needed
@@ -66,6 +66,7 @@ class _Ranks:
     exists: BoolArray
     item_s: FloatArray
     item_bytes: FloatArray
+    item_working: FloatArray
     values: FloatArray
     needed: FloatArray
     whole: bool
@@ -93,11 +94,13 @@ def _ranks(setting: Setting, s: Strategies, tables: Tables, want: Demand, usable
         tables.state_bytes[:, kind][:, None]
         + growth * tables.saved_bytes[:, kind, mode][:, None] * live[..., None]
     )
+    working = growth * tables.working_bytes[:, kind, mode][:, None]
     values = _values(seconds, kept.min(axis=1), kind, free)
     needed = np.stack([(v * free).sum(axis=-1) for v in values])
     chosen = np.stack([v[:, None, kind] for v in values])
     whole = len(np.unique(kind)) == 1
-    return _Ranks(room, taken, exists, seconds[:, None], np.maximum(kept, 1e-30), chosen, needed, whole)
+    held = np.maximum(kept, 1e-30)
+    return _Ranks(room, taken, exists, seconds[:, None], held, working, chosen, needed, whole)
 
 
 def _values(
@@ -117,15 +120,17 @@ def _capacity(ranks: _Ranks, limit_s: FloatArray) -> FloatArray:
     """Return the value that all ranks hold at most within their room and a time per micro-batch, (V, B).
 
     The best fractional mix of items under two limits lies at a corner: one item, or two with both limits met.
+    A mix works in the room of its neediest item; whichever that is, the best mix of those that need no more
+    lies at such a corner, and its own need is no larger.
     Where all items are of one kind the mix is a number of layers, of which a rank holds whole ones.
     """
     time = np.maximum(limit_s - ranks.taken_s, 0.0)[..., None]
-    room = np.maximum(ranks.room_bytes, 0.0)[..., None]
     t, w = ranks.item_s, ranks.item_bytes
-    alone = np.minimum(time / t, room / w)
+    alone = np.minimum(time / t, _beside(ranks, ranks.item_working) / w)
     best = (ranks.values * alone).max(axis=-1)
     i, j = np.triu_indices(t.shape[-1], 1)
     if len(i):
+        room = _beside(ranks, np.maximum(ranks.item_working[..., i], ranks.item_working[..., j]))
         det = t[..., i] * w[..., j] - t[..., j] * w[..., i]
         with np.errstate(divide="ignore", invalid="ignore"):
             x = (time * w[..., j] - t[..., j] * room) / det
@@ -138,6 +143,11 @@ def _capacity(ranks: _Ranks, limit_s: FloatArray) -> FloatArray:
         worth = ranks.values[..., 0]
         best = np.floor(best / worth + ROUNDING) * worth
     return np.asarray(np.where(ranks.exists, best, 0.0).sum(axis=-1))
+
+
+def _beside(ranks: _Ranks, working: FloatArray) -> FloatArray:
+    """Return the room that is left beside a working set, (B, R, ...)."""
+    return np.maximum(ranks.room_bytes[..., None] - working, 0.0)
 
 
 def stage_bounds(

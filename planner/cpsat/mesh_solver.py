@@ -128,7 +128,7 @@ def stage_mixes(
     task: MeshTask, schedule: StaticSchedule, scaled: Scaled, cutoff_s: float
 ) -> StageMixes | None:
     """Return the fastest modes of a mesh's stages; None where they do not follow from the layers alone."""
-    if schedule.vpp > 1 or task.recompute_uniform or scaled.away_by_mode:
+    if schedule.vpp > 1 or task.recompute_uniform:
         return None
     return StageMixes.below(cutoff_s, scaled, task.want, schedule)
 

@@ -7,31 +7,20 @@ only decision left. (What a longer backward pass hides of the gradient reduction
 
 A stage's memory is a sum over its layers and the largest working set among their modes. For each limit on
 the working set the mixes of one kind reduce to their Pareto front of backward time and kept bytes; fronts of
-several kinds are summed.
+several layers and kinds are summed. What offloaded layers keep off the device has a limit of its own, which
+seldom binds: where the fastest mix exceeds it, a model of that stage alone decides
+(:mod:`meshwright.planner.cpsat.ration`).
 """
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.schedule import StaticSchedule, in_flight
 from meshwright.planner.bounds import Demand
+from meshwright.planner.cpsat.ration import rationed
 from meshwright.planner.cpsat.scaling import Scaled
-
-
-@lru_cache(maxsize=512)
-def compositions(total: int, parts: int) -> IntArray:
-    """Return all ordered sums of ``parts`` non-negative integers that give ``total``, (ways, parts)."""
-    if parts == 1:
-        return np.array([[total]], dtype=np.int64)
-    rows = [
-        np.column_stack([np.full(len(rest), first), rest])
-        for first in range(total, -1, -1)
-        for rest in [compositions(total - first, parts - 1)]
-    ]
-    return np.concatenate(rows)
 
 
 @dataclass(frozen=True)
@@ -52,23 +41,30 @@ class Front:
     kept: IntArray
     mixes: IntArray
 
-    @classmethod
-    def of(cls, cost: IntArray, kept: IntArray, mixes: IntArray) -> "Front":
-        """Return the mixes that none beats."""
-        order = np.lexsort((kept, cost))
-        falling = np.minimum.accumulate(kept[order])
-        best = order[np.concatenate([[True], falling[1:] < falling[:-1]])]
-        return cls(cost[best], kept[best], mixes[best])
-
     def __add__(self, other: "Front") -> "Front":
         """Return the front of stages that hold the layers of both."""
         cost = np.add.outer(self.cost, other.cost).ravel()
         kept = np.add.outer(self.kept, other.kept).ravel()
-        order = np.lexsort((kept, cost))
-        falling = np.minimum.accumulate(kept[order])
-        best = order[np.concatenate([[True], falling[1:] < falling[:-1]])]
+        best = unbeaten(cost, kept)
         mine, its = np.divmod(best, len(other.cost))
         return Front(cost[best], kept[best], self.mixes[mine] + other.mixes[its])
+
+
+def unbeaten(cost: IntArray, kept: IntArray) -> IntArray:
+    """Return the places of those that none beats in both, by rising cost; the first of equal ones."""
+    order = np.lexsort((kept, cost))
+    falling = np.minimum.accumulate(kept[order])
+    best: IntArray = order[np.concatenate([[True], falling[1:] < falling[:-1]])]
+    return best
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a stage has for activations: memory units on the device, off it, and micro-batches in flight."""
+
+    here: int
+    away: int
+    live: int
 
 
 @dataclass
@@ -83,7 +79,7 @@ class Mixes:
         s, allowed = self.scaled, self.want.allowed
         self.limits = np.unique(s.working[allowed])
         largest = np.iinfo(np.int64).max
-        order = np.lexsort((s.saved, np.where(allowed, s.backward, largest)), axis=-1)
+        order = np.lexsort((s.saved, s.saved_away, np.where(allowed, s.backward, largest)), axis=-1)
         self.quickest = order[:, 0]
         self.least_saved = np.where(allowed, s.saved, largest).min(axis=1)
         self.least_working = np.where(allowed, s.working, largest).min(axis=1)
@@ -100,34 +96,44 @@ class Mixes:
         """
         s, present = self.scaled, [k for k, n in enumerate(layers) if n]
         states = sum(layers[k] * int(s.states[k]) for k in present)
-        room = s.room - states
-        alone = self._alone(layers, live, room)
+        room = Room(s.room - states, s.room_away(layers), live)
+        alone = self._alone(layers, room)
         if alone is not None:
             return alone
         kept = live * sum(layers[k] * int(self.least_saved[k]) for k in present)
-        if kept + max(int(self.least_working[k]) for k in present) > room:
+        if kept + max(int(self.least_working[k]) for k in present) > room.here:
             return None
+        found = self._best(layers, room)
+        if found is None or live * int((found * s.saved_away).sum()) <= room.away:
+            return found
+        return rationed(s, self.want, layers, room.here, room.away, live)
+
+    def _best(self, layers: tuple[int, ...], room: Room) -> IntArray | None:
+        """Return the fastest mix for the room on the device."""
         best: tuple[int, int] | None = None
         found: IntArray | None = None
         for limit in self.limits.tolist():
             front = self._front(layers, limit)
             if front is None:
                 continue
-            fits = np.flatnonzero(live * front.kept + limit <= room)
+            fits = np.flatnonzero(room.live * front.kept + limit <= room.here)
             if not len(fits):
                 continue
             at = int(fits[0])  # by rising time: the first that fits is the fastest
-            rank = (int(front.cost[at]), live * int(front.kept[at]) + limit)
+            rank = (int(front.cost[at]), room.live * int(front.kept[at]) + limit)
             if best is None or rank < best:
                 best, found = rank, front.mixes[at]
         return found
 
-    def _alone(self, layers: tuple[int, ...], live: int, room: int) -> IntArray | None:
+    def _alone(self, layers: tuple[int, ...], room: Room) -> IntArray | None:
         """Return the mix of every kind in its quickest mode, where that fits: nothing is faster."""
         s, present = self.scaled, [k for k, n in enumerate(layers) if n]
         modes = [int(self.quickest[k]) for k in present]
-        kept = live * sum(layers[k] * int(s.saved[k, m]) for k, m in zip(present, modes, strict=True))
-        if kept + int(s.working[present, modes].max()) > room:
+        kept, away = (
+            room.live * sum(layers[k] * int(table[k, m]) for k, m in zip(present, modes, strict=True))
+            for table in (s.saved, s.saved_away)
+        )
+        if kept + int(s.working[present, modes].max()) > room.here or away > room.away:
             return None
         mix = np.zeros_like(s.saved)
         mix[present, modes] = np.array(layers)[present]
@@ -152,19 +158,31 @@ class Mixes:
         return total
 
     def _kind_front(self, kind: int, n: int, limit: int) -> Front | None:
-        alone = tuple(n if k == kind else 0 for k in range(len(self.want.layers)))
-        key = (alone, limit)
-        if key not in self.fronts:
-            s = self.scaled
-            modes = np.flatnonzero(self.want.allowed[kind] & (s.working[kind] <= limit))
-            self.fronts[key] = None if not len(modes) else self._mixed(kind, n, modes)
-        return self.fronts[key]
+        """Return the front of ``n`` layers of a kind: that of one fewer, with one more."""
+        keys = [
+            (tuple(m * (k == kind) for k in range(len(self.want.layers))), limit) for m in range(1, n + 1)
+        ]
+        if keys[0] not in self.fronts:
+            self.fronts[keys[0]] = self._one_layer(kind, limit)
+        one = self.fronts[keys[0]]
+        if one is None:
+            return None
+        known = max(m for m, key in enumerate(keys) if key in self.fronts)
+        for before, key in zip(keys[known:], keys[known + 1 :], strict=False):
+            shorter = self.fronts[before]
+            assert shorter is not None
+            self.fronts[key] = shorter + one
+        return self.fronts[keys[-1]]
 
-    def _mixed(self, kind: int, n: int, modes: IntArray) -> Front:
-        s, ways = self.scaled, compositions(n, len(modes))
-        mixes = np.zeros((len(ways), *s.saved.shape), dtype=np.int64)
-        mixes[:, kind, modes] = ways
-        return Front.of(ways @ s.backward[kind, modes], ways @ s.saved[kind, modes], mixes)
+    def _one_layer(self, kind: int, limit: int) -> Front | None:
+        s = self.scaled
+        modes = np.flatnonzero(self.want.allowed[kind] & (s.working[kind] <= limit))
+        if not len(modes):
+            return None
+        chosen = modes[unbeaten(s.backward[kind, modes], s.saved[kind, modes])]
+        mixes = np.zeros((len(chosen), *s.saved.shape), dtype=np.int64)
+        mixes[np.arange(len(chosen)), kind, chosen] = 1
+        return Front(s.backward[kind, chosen], s.saved[kind, chosen], mixes)
 
 
 @dataclass

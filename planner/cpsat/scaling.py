@@ -6,7 +6,9 @@ lower bound on the price; memory rounds up, so what CP-SAT accepts fits. One uni
 ``1 / RESOLUTION`` and a KiB a layer. The floating-point price alone judges a plan.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -102,10 +104,20 @@ class Scaled:
     room: int
     away: tuple[Away, ...] = ()
 
+    @cached_property
+    def saved_away(self) -> IntArray:
+        """What one micro-batch of a layer keeps off the device where that has a limit, (K, M)."""
+        place = self._activations_away
+        return np.zeros_like(self.saved) if place is None else place.saved
+
+    def room_away(self, layers: Sequence[int]) -> int:
+        """Return the memory units that are left for it beside the states of so many layers of each kind."""
+        place = self._activations_away
+        return int(np.iinfo(np.int64).max if place is None else place.room - place.states @ np.array(layers))
+
     @property
-    def away_by_mode(self) -> bool:
-        """Whether a limit off the device makes one mode of a layer unlike another."""
-        return any(place.saved.any() for place in self.away)
+    def _activations_away(self) -> Away | None:
+        return next((place for place in self.away if place.saved.any()), None)
 
     def floor_time(self, seconds: float) -> int:
         """Return whole units in a duration."""

@@ -37,7 +37,7 @@ PINS: list[tuple[dict[str, Any], str]] = [
     ({"schedule": "gpipe"}, "the schedules"),
     ({"cp": 2}, "context parts"),
     ({"offload": "optimizer"}, "offload optimizer, parameters"),
-    ({"recompute": ["none", "offload"]}, "recompute offload"),
+    ({"recompute": ["none", "offload"]}, "recompute offload with vpp"),
     ({"dp_replicate": 2}, "dp_replicate"),
     ({"hpz": 2}, "hpz"),
     ({"etp": 2}, "etp other than"),

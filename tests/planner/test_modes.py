@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from meshwright.costmodels.recompute import MODES
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.bounds import demand
 from meshwright.planner.estimate import check_plan, estimate_problem
-from meshwright.planner.infeasible import _lighter_jobs
 from meshwright.planner.modes import check_modes
 from meshwright.planner.plan import Plan
 from meshwright.planner.problem import Problem
@@ -48,12 +48,13 @@ def test_a_pin_on_offloading_without_a_host_link_is_refused(modes: Any) -> None:
         solve_problem(without_link(asked), time_limit_s=1)
 
 
-def test_offloading_is_no_remedy_without_a_host_link() -> None:
-    told = {has: [text for text, _ in _lighter_jobs(p)] for has, p in
-            ((True, problem()), (False, without_link(problem())))}  # fmt: skip
-    assert [text for text in told[True] if text not in told[False]] == [
-        "activations in host memory (recompute: offload)"
-    ]
+def test_activations_are_offloaded_by_themselves_where_there_is_a_host_link() -> None:
+    at = MODES.index("offload")
+    blocks = demand(problem()).blocks
+    assert demand(problem()).allowed[blocks, at].all()
+    assert not demand(problem()).allowed[~blocks, at].any()
+    assert not demand(without_link(problem())).allowed[:, at].any()
+    assert not demand(problem(pins={"recompute": "!offload"})).allowed[:, at].any()
 
 
 def test_experts_are_run_again_only_where_some_layer_has_them() -> None:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.loss import find_loss
-from meshwright.costmodels.offload import host_link_bytes_per_s
+from meshwright.costmodels.offload import activation_bytes_per_s, host_link_bytes_per_s
 from meshwright.costmodels.precision import find_optimizer
+from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.spans import layer_groups, state_spans
 from meshwright.costmodels.strategy import OFFLOADS, Setting
 from meshwright.costmodels.tables import BACKWARD, build_tables
@@ -206,3 +207,21 @@ def test_gradients_that_are_reduced_whole_take_two_passes_over_the_ring(last, st
     assert got.reduce_s == pytest.approx(ratio * scattered.reduce_s, rel=0.05)
     parts = (each.backward_parts[..., part] for each in (got, scattered))
     assert next(parts) == pytest.approx(ratio * next(parts), rel=0.05)
+
+
+@given(st.sampled_from([8, 16, 32]), st.integers(1, 3), st.integers(1, 4))
+def test_what_zero_moves_beyond_a_host_leaves_offloaded_activations_less_time(dp, stage, size):
+    """Within a host it moves over links of its own; a stage that gathers less leaves more time."""
+    every = make_strategies(dp=dp, zero_stage=[0, stage], micro_batch_size=size)
+    tables = build_tables(DENSE, every)
+    waits = tables.backward_parts[..., MODES.index("offload"), BACKWARD.index("activation_offload")]
+    if dp <= DENSE.cluster.devices_per_host:
+        assert waits[1] == pytest.approx(waits[0])
+    assert np.all(waits[1] >= waits[0] * (1 - 1e-9))
+
+
+@given(st.integers(1, 64))
+def test_more_devices_on_a_host_never_offload_faster(devices):
+    hosts = [replace(DENSE.cluster, devices_per_host=n) for n in (devices, 2 * devices)]
+    few, many = map(activation_bytes_per_s, hosts)
+    assert many <= few <= host_link_bytes_per_s(DENSE.cluster)

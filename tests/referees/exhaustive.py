@@ -186,14 +186,19 @@ def _own(graph: ModelGraph, kind: int, modes: IntArray) -> IntArray:
     return modes if graph.kinds[kind].role == "block" else np.array([0])
 
 
-def assignments(problem: Problem, chunks: int, interleaved: bool) -> IntArray:
-    """Return all counts of a pipeline, (N, C, K, M)."""
+def assignments(problem: Problem, chunks: int, interleaved: bool, several: bool | None = None) -> IntArray:
+    """Return all counts of a pipeline, (N, C, K, M).
+
+    ``several`` chunks a rank (as ``interleaved`` by default) offload activations only if the job names it.
+    """
+    several = interleaved if several is None else several
     graph, target = problem.model, problem.target
     wanted = problem.job.choices.get("recompute", Choice())
     named = wanted.allowed or frozenset()
-    able = [m for m in MODES if m in target.recompute and wanted.admits(m)]
-    free = np.array([MODES.index(m) for m in able if m not in ("moe", "offload") or m in named])
-    expert = np.array([MODES.index(m) for m in able if m != "offload" or m in named])
+    linked = problem.cluster.accelerator.host_link is not None and (not several or "offload" in named)
+    able = [m for m in MODES if m in target.recompute and wanted.admits(m) and (linked or m != "offload")]
+    free = np.array([MODES.index(m) for m in able if m != "moe" or m in named])
+    expert = np.array([MODES.index(m) for m in able])
     routed = [any(op.expert for op in kind.operators) for kind in graph.kinds]
     found: list[IntArray] = []
     for cuts in partitions(graph, chunks, interleaved):
@@ -219,7 +224,7 @@ def everything(problem: Problem, most_plans: int = 10**7, meshes: Meshes | None 
     common = setting(problem)
     equal = ((meshes.vpp > 1) & (not problem.target.uneven_chunks)).tolist()
     keys = list(zip(meshes.pp.tolist(), meshes.vpp.tolist(), equal, strict=True))
-    shapes = {key: assignments(problem, key[0] * key[1], key[2]) for key in sorted(set(keys))}
+    shapes = {key: assignments(problem, key[0] * key[1], key[2], key[1] > 1) for key in sorted(set(keys))}
     sizes = [len(shapes[key]) for key in keys]
     if sum(sizes) > most_plans:
         return None

@@ -65,11 +65,17 @@ def tiny_model(rng: np.random.Generator, most_blocks: int = 6, even: bool = Fals
     )
 
 
-def machine(rng: np.random.Generator, devices: int, memory_bytes: float = 1e15) -> Cluster:
-    """Return equal devices in one or two tiers, with rates over orders of magnitude."""
+def machine(
+    rng: np.random.Generator, devices: int, memory_bytes: float = 1e15, *, linked: bool = True
+) -> Cluster:
+    """Return equal devices in one or two tiers, with rates over orders of magnitude.
+
+    ``linked`` ones have a way to their host, so that activations may be offloaded.
+    """
     base = load_accelerator("h100-sxm")
     device: Accelerator = replace(
         base,
+        host_link=base.host_link if linked else None,
         memory_bytes=memory_bytes,
         memory_bandwidth_bytes_per_s=_log(rng, 1e10, 3e12),
         peak_flops_per_s={"bf16": _log(rng, 1e11, 1e14)},
@@ -91,6 +97,11 @@ def with_profile(problem: Problem, **changes: Any) -> Problem:
     return problem
 
 
+def names_offload(pins: Mapping[str, Any]) -> bool:
+    """Return whether pins name a decision that needs a host link."""
+    return "offload" in pins or "offload" in pins.get("recompute", ())
+
+
 def random_problem(
     seed: int, most_blocks: int = 6, most_devices: int = 8, pinned: Mapping[str, Any] | None = None
 ) -> Problem:
@@ -105,6 +116,7 @@ def random_problem(
     model = tiny_model(rng, most_blocks)
     pins = _pick(rng, PINS) if find_target(target).tensor else {}
     pins = pins if pinned is None else pinned
+    linked = names_offload(pins) or (pinned is None and seed % 3 == 0)  # one more mode takes its time
     batch = _pick(rng, (2, 4, 6, 8, 12)) if find_target(target).tensor else devices * _pick(rng, (1, 2, 4))
     job = Job(
         global_batch_size=batch * (3 if devices in (3, 6) and rng.integers(2) else 1),
@@ -116,7 +128,7 @@ def random_problem(
         allow_idle=bool(rng.integers(5) == 0),
     )
     return with_profile(
-        Problem(model, machine(rng, devices), job),
+        Problem(model, machine(rng, devices, linked=linked), job),
         overlap_gradients=_pick(rng, (0.0, 0.5, 0.9)),
         overlap_parameters=_pick(rng, (0.0, 0.9)),
         overlap_cost=_pick(rng, (0.0, 0.16, 0.5)),

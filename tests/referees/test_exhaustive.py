@@ -121,7 +121,7 @@ def test_search_finds_the_optimum_within_host_memory(name: str, seed: int) -> No
         _compare(every, state, usable, host)
 
 
-@pytest.mark.parametrize("seed", [1014, 1052])
+@pytest.mark.parametrize("seed", [1052])
 def test_five_blocks_on_four_chunks_gain_by_uneven_ones(seed: int) -> None:
     """Equal chunks of five blocks on two ranks do not exist."""
     problem = random_problem(seed, 5, 4, PIPELINED | {"schedule": ["interleaved", "1f1b"]})

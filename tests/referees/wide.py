@@ -17,7 +17,7 @@ from meshwright.planner.job import Job
 from meshwright.planner.pins import read_pins
 from meshwright.planner.problem import Problem
 from meshwright.planner.tuning import Tuning, read_tuning
-from tests.referees.problems import machine, with_profile
+from tests.referees.problems import machine, names_offload, with_profile
 
 PLAIN: dict[str, Any] = {"schedule": "1f1b", "sequence_parallel": True}
 PINS: tuple[dict[str, Any], ...] = (
@@ -61,17 +61,19 @@ def experts_or_not(rng: np.random.Generator, blocks: int) -> ModelGraph:
 def wide_problem(seed: int, blocks: int = 3) -> Problem:
     """Return a small problem without a limit on memory; seeds run through all :data:`PINS`."""
     rng, recipe = np.random.default_rng(seed), np.random.default_rng(1000 + seed)
+    pins = PINS[seed % len(PINS)]
     devices = DEVICES[int(rng.integers(len(DEVICES)))]
     job = Job(
         global_batch_size=int(rng.choice((2, 4))),
         sequence_length=int(rng.choice((64, 512))),
         headroom=0.0,
-        choices=read_pins(PINS[seed % len(PINS)]),
+        choices=read_pins(pins),
         expert_load=float(rng.choice((1.0, 1.5))),
         optimizer=str(recipe.choice(("adamw", "muon", "lion", "adafactor"))),
         tuning=Tuning() if recipe.integers(3) else read_tuning("lora:r=4"),
     )
-    problem = Problem(experts_or_not(rng, blocks), machine(rng, devices), job)
+    linked = names_offload(pins)
+    problem = Problem(experts_or_not(rng, blocks), machine(rng, devices, linked=linked), job)
     return with_profile(
         replace(problem),
         overlap_gradients=float(rng.choice((0.0, 0.5))),
