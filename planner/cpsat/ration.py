@@ -40,6 +40,7 @@ def rationed(
         model.add(working >= int(scaled.working[cell]) * present)
 
     def total(table: IntArray) -> cp_model.LinearExpr:
+        """Return a table summed over the layers."""
         return cp_model.LinearExpr.sum([int(table[cell]) * n for cell, n in counts.items()])
 
     model.add(live * total(scaled.saved) + working <= here)
