@@ -17,12 +17,14 @@ from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.profiles import find_profile, profile_names
 from meshwright.costmodels.recompute import MODES, input_bytes, saved_bytes
 from meshwright.costmodels.schedule import build
+from meshwright.costmodels.step import price
 from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.planner.blocks import block_kind, decoder_graph
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.feeds import Mlp
 from meshwright.planner.mixers import SelfAttention
 from meshwright.planner.pattern import Layer
+from tests.costmodels.cases import SMALL, even_counts, make_setting, make_strategies
 from tests.properties.test_compute import GROWTH
 from tests.strategies import decoders, schedules, work_shapes
 
@@ -75,6 +77,35 @@ def test_the_shards_of_all_ranks_sum_to_the_whole(dp, rest):
 @given(st.integers(0, 3), many, many, st.tuples(recipes, optimizers, stacks, gradients))
 def test_more_ranks_never_keep_more_each(stage, dp, more, rest):
     assert states(stage, dp + more, *rest).total <= states(stage, dp, *rest).total
+
+
+@given(st.integers(2, 3), many, st.tuples(recipes, optimizers, stacks, gradients), st.booleans())
+def test_late_gradients_are_whole_and_weights_are_only_where_they_stay(stage, dp, rest, stays):
+    early, late = (state_bytes(stage, dp, *rest, late=late, stays=late and stays) for late in (False, True))
+    assert late.gradients == states(0, dp, *rest).gradients > early.gradients
+    assert (late.weights > early.weights) == (stays and stage == 3 and not rest[2].working_copy)
+    assert (late.master_weights, late.optimizer_moments) == (early.master_weights, early.optimizer_moments)
+
+
+_DRAWN = tuple(st.integers(*ends) for ends in ((0, 3), (1, 64), (1, 3), (1, 12)))
+
+
+@given(st.lists(st.tuples(*_DRAWN), min_size=1, max_size=4), st.sampled_from(("fsdp2", "deepspeed")))
+def test_gradients_to_come_are_part_of_what_is_held_and_of_what_activations_give_way_to(plans, stack):
+    setting = make_setting(profile=stack, cluster="dgx-h100:8")
+    stages, dps, counts, sizes = (list(column) for column in zip(*plans, strict=True))
+    columns = {"zero_stage": stages, "dp": dps, "num_microbatches": counts, "micro_batch_size": sizes}
+    got = priced(setting, make_strategies(**columns))
+    assert np.all(got.idle_bytes >= 0)
+    assert np.all(got.idle_bytes <= np.minimum(got.memory["gradients"], got.memory["activations"]))
+    for row, (stage, dp, count, _) in enumerate(plans):
+        alone = priced(setting, make_strategies(**{name: values[row] for name, values in columns.items()}))
+        assert got.idle_bytes[row, 0] == alone.idle_bytes[0, 0]
+        assert (alone.idle_bytes[0, 0] > 0) == (stack == "fsdp2" and stage >= 2 and dp > 1 and count == 1)
+
+
+def priced(setting, strategies):
+    return price(setting, strategies, np.concatenate([even_counts(SMALL, 1)] * len(strategies)))
 
 
 @given(st.integers(0, 3), st.integers(1, 64), optimizers, stacks, gradients)
