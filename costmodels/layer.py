@@ -204,8 +204,8 @@ def _cast_time(op: Operator, shape: Shape, rates: DeviceRates, backward: bool) -
     """Return what quantising the operands of a low-precision product costs.
 
     The forward pass casts the input, the backward pass the output's gradient, each to two copies
-    (:meth:`~meshwright.costmodels.precision.Precision.cast_bytes`). Weights are cast once a step, which is
-    left out, and so are kernels that fuse the cast into the norm before.
+    (:meth:`~meshwright.costmodels.precision.Precision.cast_bytes`). Weights are told by
+    :mod:`meshwright.costmodels.weight_casts`. Left out: kernels that fuse the cast into the norm before.
     """
     if not isinstance(op, Product) or not op.low_precision or rates.low_peak_flops_per_s is None:
         return np.float64(0.0)

@@ -24,6 +24,7 @@ from meshwright.costmodels.stacking import taken
 from meshwright.costmodels.states import LayerStates, layer_states
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.vocabulary import Embedding
+from meshwright.costmodels.weight_casts import weight_cast_s
 from meshwright.costmodels.work import Shape
 
 FORWARD = ("forward", *CAUSES, "parameter_gather", "host")
@@ -312,6 +313,9 @@ def _slowed(setting: Setting, s: Strategies, cost: LayerCost) -> LayerCost:
 def build_tables(setting: Setting, s: Strategies) -> Tables:
     """Return the tables of a batch of strategies; one call prices one or a million."""
     cost, where = _slowed(setting, s, _layer_costs(setting, s)), state_spans(setting.cluster, s)
+    casts = weight_cast_s(setting, s, cost.low_parameters)
+    trained = np.array([kind.backward for kind in setting.kinds])
+    cost = replace(cost, forward_s=cost.forward_s + casts, backward_s=cost.backward_s + casts * trained)
     shapes = [shape_of(setting, s, kind) for kind in setting.kinds]
     pairs = zip(setting.kinds, shapes, strict=True)
     tied = np.stack([_tied_parameters(kind, shape) for kind, shape in pairs], axis=-1)
