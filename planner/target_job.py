@@ -76,7 +76,7 @@ def _family_refusals(families: frozenset[str] | None, model: ModelGraph, job: Jo
             model.family not in families
         ),
         f"tuning={job.tuning.kind}: only full": job.tuning.kind != "full",
-        f"loss={loss}: only whole cross entropies": loss in ("fused", "chunked"),
+        f"loss={loss}: only whole cross entropies": loss in ("fused", "chunked", "pieces"),
     }
     return [line for line, broken in limits.items() if broken]
 

@@ -25,6 +25,7 @@ DTYPE: Final = {"pure-bf16": "bfloat16"}
 LOSS: Final = {
     "fused": "Use a fused head and loss (Liger kernel; `use_liger_kernel` does it in a Trainer).",
     "chunked": "Compute head and loss chunk by chunk over the tokens; no argument does it for you.",
+    "pieces": "Compute head and loss in pieces of 128 tokens in 16 bits, as LitGPT does; no argument does.",
 }
 
 

@@ -98,6 +98,7 @@ def test_no_second_checkpointing_by_the_trainer() -> None:
     ("job", "told"),
     [
         ({"loss": "chunked"}, "chunk by chunk"),
+        ({"loss": "pieces"}, "pieces of 128"),
         ({"loss": "fused"}, "Liger"),
         ({"precision": "pure-bf16"}, "bfloat16"),
         ({"precision": "tf32"}, "allow_tf32"),

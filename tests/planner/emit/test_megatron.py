@@ -222,6 +222,7 @@ def test_16_bit_moments_need_the_distributed_optimizer() -> None:
         ({"precision": "pure-bf16"}, "precision=pure-bf16"),
         ({"optimizer": "muon"}, "optimizer=muon"),
         ({"loss": "chunked"}, "loss=chunked"),
+        ({"loss": "pieces"}, "loss=pieces"),
         ({"tuning": "lora"}, "tuning=lora"),
     ],
 )
