@@ -105,7 +105,7 @@ def apply(
     context = Context(mesh.get_group(CONTEXT), mesh.get_local_rank(CONTEXT), plan.cp)
     for part, chunk in zip(parts, chunks, strict=True):
         if plan.cp > 1:
-            deal_out(part, context, plan.sequence_length)
+            deal_out(part, own_blocks(part, plan, layout, chunk), plan, context)
         _distribute(part, chunk, plan, layout, mesh)
         _allocate(part, own, initialise)
     loss = loss_fn or (context.loss if plan.cp > 1 else next_token_loss)

@@ -2,14 +2,17 @@
 
 The pieces of rank ``r`` of ``cp`` are the ``r``-th from either end of ``2 cp``, which balances causal work
 (arXiv 2310.03294 and Megatron-Core's ``get_batch_on_this_cp_rank``). A rank's queries attend to the keys and
-values of all, gathered in one collective for each layer; its backward pass scatters their gradients' sums.
-Left out: overlap of that gathering with attention, and the exchange along a ring.
+values of all, gathered in one collective for each layer. The backward pass gathers them again, for they are
+not kept, and scatters the sums of their gradients. Left out: overlap of these with attention, and the ring.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.plan import Plan
 
 if TYPE_CHECKING:
     import torch
@@ -31,11 +34,14 @@ class Context:
         The process group, None where there is one rank.
     rank, size
         Place in it, and ranks.
+    kept
+        Whether what a layer gathered may stay for its backward pass: where the layer itself runs again.
     """
 
     group: Any = None
     rank: int = 0
     size: int = 1
+    kept: bool = False
 
     def pieces(self, length: int) -> tuple[range, range]:
         """Return the places of this rank's tokens among ``length``, which ``2 size`` divides."""
@@ -68,18 +74,20 @@ class Context:
         return total * self.size / targets[:, -1].sum()
 
 
-def deal_out(part: "nn.Module", context: Context, length: int) -> None:
-    """Have a part of a transformers model work on a rank's tokens, at their places in the sequence."""
+def deal_out(part: "nn.Module", blocks: "Mapping[int, nn.Module]", plan: Plan, context: Context) -> None:
+    """Have a part of a transformers model, with some blocks by number, work on a rank's tokens."""
     import torch
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION, attend)
     config: Any = part.config
     config._attn_implementation = ATTENTION
-    for module in part.modules():
-        if hasattr(module, "is_causal"):
-            module.context = context
-    places = torch.tensor([place for piece in context.pieces(length) for place in piece])[None]
+    for i, block in blocks.items():
+        for module in block.modules():
+            if hasattr(module, "is_causal"):
+                module.context = replace(context, kept=plan.recompute[i + 1] == "full")
+    pieces = context.pieces(plan.sequence_length)
+    places = torch.tensor([place for piece in pieces for place in piece])[None]
 
     def enter(module: Any, args: Any, kwargs: Any) -> Any:
         """Say where in the sequence a rank's tokens stand."""
@@ -106,22 +114,51 @@ def attend(
     from torch.nn.functional import scaled_dot_product_attention
 
     context: Context = module.context
-    keys, values = gathered(torch.stack([key, value]), context).unbind()
+    pair, grouped = torch.stack([key, value]), key.shape[1] != query.shape[1]
+    every = gathered(pair, context)
     found = []
-    for piece, own in zip(context.pieces(keys.shape[2]), query.chunk(2, dim=2), strict=True):
-        seen = causal_lower_right(len(piece), piece.stop)
-        before = (x[:, :, : piece.stop] for x in (keys, values))
-        grouped = key.shape[1] != query.shape[1]
-        found.append(
-            scaled_dot_product_attention(own, *before, attn_mask=seen, scale=scaling, enable_gqa=grouped)
-        )
+    with nullcontext() if context.kept else gathered_again(pair.detach(), every, context):
+        for piece, own in zip(context.pieces(every.shape[-2]), query.chunk(2, dim=2), strict=True):
+            seen = causal_lower_right(len(piece), piece.stop)
+            before = every[..., : piece.stop, :]
+            found.append(
+                scaled_dot_product_attention(own, *before, attn_mask=seen, scale=scaling, enable_gqa=grouped)
+            )
     return torch.cat(found, dim=2).transpose(1, 2).contiguous(), None
+
+
+def gathered_again(own: "torch.Tensor", every: "torch.Tensor", context: Context) -> Any:
+    """Return hooks that keep of ``every`` what it was gathered from, until a backward pass asks for it."""
+    import torch
+
+    storage, left, held = every.untyped_storage().data_ptr(), [0], list[torch.Tensor]()
+
+    def pack(tensor: Any) -> Any:
+        """Keep where a view of it lies."""
+        if tensor.untyped_storage().data_ptr() != storage:
+            return tensor
+        left[0] += 1
+        return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+    def unpack(kept: Any) -> Any:
+        """Gather it for the first that asks, free it after the last."""
+        if isinstance(kept, torch.Tensor):
+            return kept
+        if not held:
+            held.extend([gathered(own, context)] * left[0])
+        return held.pop().as_strided(*kept)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 def gathered(own: "torch.Tensor", context: Context) -> "torch.Tensor":
     """Return all ranks' tokens in order, of (two, sequences, heads, own tokens, width)."""
     import torch
     from torch import distributed
+
+    # The names of torch 2.13, and those that it had before.
+    gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
 
     class Gather(torch.autograd.Function):  # type: ignore[misc]
         """What all ranks hold, (ranks, ...); backward the sum of all ranks' gradients for this rank's."""
@@ -130,14 +167,14 @@ def gathered(own: "torch.Tensor", context: Context) -> "torch.Tensor":
         def forward(ctx: Any, own: Any) -> Any:
             """Gather."""
             every = own.new_empty((context.size, *own.shape))
-            distributed.all_gather_into_tensor(every.flatten(0, 1), own.contiguous(), group=context.group)
+            gather(every.flatten(0, 1), own.contiguous(), group=context.group)
             return every
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
             """Sum, and scatter."""
             own = grad.new_empty(grad.shape[1:])
-            distributed.reduce_scatter_tensor(own, grad.contiguous().flatten(0, 1), group=context.group)
+            scatter(own, grad.contiguous().flatten(0, 1), group=context.group)
             return own
 
     first, second = Gather.apply(own).chunk(2, dim=-2)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402  # after the skip
+
 from meshwright.planner.runtime import context  # noqa: E402  # after the skip
 from meshwright.planner.runtime.apply import next_token_loss  # noqa: E402
 from meshwright.planner.runtime.context import IGNORED, Context, attend  # noqa: E402
@@ -45,3 +47,28 @@ def test_ranks_attend_as_one(size: int, each: int, seed: int, groups: int) -> No
             patch.setattr(context, "gathered", lambda pair, place: torch.stack([key, value]))
             found, _ = attend(SimpleNamespace(context=place), *own, None, scaling=0.3)
         torch.testing.assert_close(found, whole[:, :, places].transpose(1, 2))
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_was_gathered_goes_and_comes_again(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank of one: what it gathers is what it has, in memory of its own."""
+    made: list[StorageWeakRef] = []
+
+    def gathered(pair: torch.Tensor, place: Context) -> torch.Tensor:
+        every = pair.clone()
+        made.append(StorageWeakRef(every.untyped_storage()))
+        return every
+
+    monkeypatch.setattr(context, "gathered", gathered)
+    own = [torch.randn(2, 2, 8, 4, requires_grad=True) for _ in range(3)]
+    alone = [x.detach().clone().requires_grad_() for x in own]
+    found, _ = attend(SimpleNamespace(context=Context(kept=kept)), *own, None)
+    assert [each.expired() for each in made] == [not kept]
+    weights = torch.randn_like(found)
+    for _ in range(2):  # a graph may be asked twice
+        found.backward(weights, retain_graph=True)
+    assert [each.expired() for each in made] == ([False] if kept else [True] * 3)
+    whole = torch.nn.functional.scaled_dot_product_attention(*alone, is_causal=True).transpose(1, 2)
+    whole.backward(2 * weights)
+    for mine, wanted in zip(own, alone, strict=True):
+        torch.testing.assert_close(mine.grad, wanted.grad)

@@ -53,6 +53,7 @@ FOUR = {
     },
     "hybrid": {"dp": 4, "dp_replicate": 2, "zero_stage": 3, "micro_batch_size": 1},
     "context-shards": {**CONTEXT, "cp": 2, "dp": 2, "zero_stage": 2, "micro_batch_size": 1},
+    "context-hybrid": {**CONTEXT, "cp": 2, "dp": 2, "dp_replicate": 2, "zero_stage": 3},
     "context-tensor": {**CONTEXT, "tp": 2, "cp": 2, "dp": 1, "zero_stage": 2, "micro_batch_size": 2},
     "context-pipeline": {**CONTEXT, "cp": 2, "pp": 2, "dp": 1, "zero_stage": 0, "layers_per_stage": (2, 4)},
     "context-outside": {**CONTEXT, "cp": 2, "dp": 2, "zero_stage": 3, "placement": "tp,dp,cp,pp"},
