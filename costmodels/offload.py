@@ -25,13 +25,25 @@ def host_link_bytes_per_s(cluster: Cluster) -> float:
     return np.inf if link is None else link.bandwidth_bytes_per_s * link.efficiency
 
 
+def host_memory_bytes_per_s(cluster: Cluster) -> float:
+    """Return a device's share of its host's memory bandwidth.
+
+    A link that is faster than a socket's whole memory joins a superchip, whose CPU has memory for it (Grace:
+    512 GB/s for two devices of which each moves some 200).
+    """
+    link = cluster.accelerator.host_link
+    if link is not None and link.bandwidth_bytes_per_s > HOST_MEMORY_BYTES_PER_S:
+        return host_link_bytes_per_s(cluster)
+    return HOST_MEMORY_BYTES_PER_S / cluster.devices_per_host
+
+
 def activation_bytes_per_s(cluster: Cluster) -> float:
     """Return at what rate one device's activations go to its host or come back.
 
     All devices of a host move theirs at once, so that each has its link or its share of the host's memory
     bandwidth, whichever is less.
     """
-    return min(host_link_bytes_per_s(cluster), HOST_MEMORY_BYTES_PER_S / cluster.devices_per_host)
+    return min(host_link_bytes_per_s(cluster), host_memory_bytes_per_s(cluster))
 
 
 def nvme_bytes_per_s(cluster: Cluster) -> float:
@@ -72,6 +84,6 @@ def host_update_s(
     on_nvme
         Whether the states come from drives and go back to them meanwhile; broadcasts.
     """
-    share = HOST_MEMORY_BYTES_PER_S / cluster.devices_per_host
+    share = host_memory_bytes_per_s(cluster)
     update = touched_bytes / np.where(on_nvme, min(share, nvme_bytes_per_s(cluster)), share)
     return np.asarray(update + moved_bytes / host_link_bytes_per_s(cluster))

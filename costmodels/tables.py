@@ -263,9 +263,10 @@ def _every_pass(setting: Setting, s: Strategies, cost: LayerCost, states: LayerS
 
 
 def _beyond_host(setting: Setting, s: Strategies) -> BoolArray:
-    """Return whether the ranks that shard a state lie on several hosts, (B,)."""
+    """Return whether the ranks that shard a state lie on several hosts that no scale-up link joins, (B,)."""
+    cluster = setting.cluster
     reach = np.maximum(s.data_stride * s.dp_shard, s.context_stride * s.cp)
-    return np.asarray((s.shards > 1) & (reach > setting.cluster.devices_per_host))
+    return np.asarray((s.shards > 1) & (reach > max(cluster.devices_per_host, cluster.tiers[0].fan_out)))
 
 
 def _idle(host_s: FloatArray, device_s: FloatArray, sync: Num) -> FloatArray:

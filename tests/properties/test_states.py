@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.loss import find_loss
-from meshwright.costmodels.offload import activation_bytes_per_s, host_link_bytes_per_s
+from meshwright.costmodels.offload import (
+    activation_bytes_per_s,
+    host_link_bytes_per_s,
+    host_memory_bytes_per_s,
+)
 from meshwright.costmodels.precision import find_optimizer
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.spans import layer_groups, state_spans
@@ -225,3 +229,24 @@ def test_more_devices_on_a_host_never_offload_faster(devices):
     hosts = [replace(DENSE.cluster, devices_per_host=n) for n in (devices, 2 * devices)]
     few, many = map(activation_bytes_per_s, hosts)
     assert many <= few <= host_link_bytes_per_s(DENSE.cluster)
+
+
+@given(st.integers(1, 64))
+def test_a_superchip_has_memory_for_its_link_however_many_share_a_host(devices):
+    """A link that outruns a socket's memory is a CPU of its own; slower ones share the socket."""
+    grace = replace(load_cluster("gb200-nvl72"), devices_per_host=devices)
+    assert activation_bytes_per_s(grace) == host_link_bytes_per_s(grace)
+    assert host_memory_bytes_per_s(DENSE.cluster) < host_link_bytes_per_s(grace)
+
+
+def test_sharding_inside_a_scale_up_domain_leaves_the_hosts_ports_alone():
+    """The hosts of a rack are joined by the devices' own links, nodes of eight by the ports of hosts."""
+    away, part = MODES.index("offload"), BACKWARD.index("activation_offload")
+    waits = {}
+    for name in ("gb200-nvl72", "dgx-h100:9"):
+        setting = replace(DENSE, cluster=load_cluster(name))
+        tables = build_tables(setting, make_strategies(dp=72, zero_stage=[0, 3], micro_batch_size=4))
+        waits[name] = tables.backward_parts[..., away, part]
+    rack, nodes = waits.values()
+    assert rack[1] == pytest.approx(rack[0])
+    assert np.any(nodes[1] > nodes[0])
