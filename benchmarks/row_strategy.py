@@ -37,6 +37,9 @@ AHEAD: Final = "its pipeline engine issues a forward before it waits for a gradi
 SINGLE_LATER: Final = 2025
 """From then on torchtitan's pipelines split a batch into single sequences; before, into one for each rank
 (its options ``pipeline_parallel_microbatch_size`` and ``pipeline_parallel_microbatches``)."""
+TITAN_CHUNKS: Final = 2
+"""Stages of a rank under torchtitan's multi-stage schedules, unless a configuration gives split points or the
+layers of a stage (torchtitan/distributed/pipeline_parallel.py)."""
 
 
 _LOCAL_BATCHES: Final = (("deepseek-v3-16b", 4), ("70b", 8), ("405b", 2))
@@ -221,6 +224,13 @@ def _interleaves(row: Row) -> bool:
     return settings.megatron(row) and (row.year or 0) >= _INTERLEAVED_LATER
 
 
+def _unstated_chunks(row: Row, pp: int, blocks: int) -> tuple[int, str]:
+    """Return the chunks per rank that an interleaved pipeline has where none are printed, and why."""
+    if "torchtitan" in row.framework:
+        return TITAN_CHUNKS, "torchtitan's default"
+    return max((blocks + 2 * (blocks % pp > 0)) // pp, 1), "one layer a chunk"
+
+
 def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, tuple[str, ...]]:
     """Return the schedule and the chunks per rank, and what was assumed.
 
@@ -243,8 +253,8 @@ def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, t
     assumed: tuple[str, ...] = ()
     interleaves = "interleaved" in said or said == "1f1b-i" or (row.schedule is None and _interleaves(row))
     if vpp == 1 and interleaves and row.vpp is None:
-        vpp = max((blocks + 2 * (blocks % pp > 0)) // pp, 1)
-        assumed += (f"virtual stages not stated: one layer a chunk, vpp {vpp}",)
+        vpp, why = _unstated_chunks(row, pp, blocks)
+        assumed += (f"virtual stages not stated: {why}, vpp {vpp}",)
     if vpp == 1:
         ahead = "aa-scaling" in row.framework.lower()
         return ("1f1b_ahead", 1, (*assumed, AHEAD)) if ahead else ("1f1b", 1, assumed)

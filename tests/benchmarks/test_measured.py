@@ -140,6 +140,14 @@ def test_a_schedule_is_the_one_that_its_word_names(said: str) -> None:
     assert plan.vpp == (1 if said == "gpipe" else 2)
 
 
+def test_virtual_stages_that_are_not_printed_are_the_stack_s_own() -> None:
+    row = replace(PLAIN, schedule="interleaved 1f1b", vpp=None, tp=8, cp=1, pp=2, dp=None)
+    titan, megatron = (express(replace(row, framework=f)) for f in ("torchtitan", "Megatron-Core"))
+    assert titan.plan.vpp == 2 < megatron.plan.vpp
+    for got in (titan, megatron):
+        assert any("virtual stages not stated" in said for said in got.assumptions)
+
+
 PRINTED = {"schedule": None, "vpp": None, "notes": "", "extra": None}
 
 
