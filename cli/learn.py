@@ -45,7 +45,8 @@ def learn(
     """Fit the constants of a software profile to measured runs, within physical bounds.
 
     A line of JSONL has step_time_s, optionally peak_memory_bytes, and plan (a path or a plan), or model,
-    cluster, job and strategy. Logs of Megatron-LM, DeepSpeed, torchtitan and Trainer need --plan.
+    cluster, job and strategy; paths in it are looked for beside the log first. Logs of Megatron-LM,
+    DeepSpeed, torchtitan and Trainer need --plan.
 
     \b
     Try:
@@ -79,8 +80,8 @@ def _page(found: "Learned", output: Path | None) -> None:
 
     console = screen()
     parts = [runs_table(found.outcomes), *section(errors(found.outcomes))]
-    if found.moved:
-        parts += section("Constants that moved", constants_table(found))
+    if found.moved or found.beyond:
+        parts += section("Constants that moved, or are outside their range", constants_table(found))
     show(console, Group(*parts))
     if output is not None:
         show(console, files_written([str(output)]))
@@ -127,14 +128,16 @@ def errors(outcomes: "tuple[Outcome, ...]") -> str:
 
 
 def constants_table(found: "Learned") -> Any:
-    """Return the constants that moved, with their bounds and why these are so."""
+    """Return the constants that moved or are outside their bounds, with these and why they are so."""
     from meshwright.cli.tables import grid, plain
     from meshwright.planner.calibrate.bounds import MEMORY, PROFILE
 
     table = grid("Constant", "Before", "After", "Allowed", "Because", right=(1, 2))
-    for name, (before, after) in found.moved.items():
+    still = {name: (value, value) for name, value in found.beyond.items() if name not in found.moved}
+    for name, (before, after) in {**found.moved, **still}.items():
         bounds = {**PROFILE, **MEMORY}[name]
         on = " (on its bound)" if bounds.near(after) else ""
+        on = " (outside)" if name in found.beyond else on
         allowed = f"{bounds.low:.3g} to {bounds.high:.3g}"
         table.add_row(*map(plain, (name, f"{before:.3g}", f"{after:.3g}{on}", allowed, bounds.reason)))
     return table
@@ -145,6 +148,7 @@ def summary(found: "Learned", output: Path | None) -> dict[str, Any]:
     return {
         "profile": found.base.name,
         "constants": {n: {"before": old, "after": new} for n, (old, new) in found.moved.items()},
+        "outside": found.beyond,
         "runs": [
             {
                 "model": o.observation.plan.model,

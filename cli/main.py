@@ -11,6 +11,7 @@ import typer
 
 from meshwright.cli import options as o
 from meshwright.cli.calibrate import calibrate
+from meshwright.cli.commands import Commands
 from meshwright.cli.errors import ExitCode, guarded
 from meshwright.cli.hardware import hardware
 from meshwright.cli.learn import learn
@@ -18,6 +19,7 @@ from meshwright.cli.model import model
 
 app = typer.Typer(
     name="meshwright",
+    cls=Commands,
     # Rich help and tracebacks would load rich for a page of text.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -81,7 +81,7 @@ def find_profile(name: str) -> Profile:
     if not switches:
         return found
     values = {key: _value(found, key, text) for key, text in switches.items()}
-    changed = replace(found, name=name, **values)
+    changed = replace(found, name=absolute_name(name), **values)
     _check(changed)
     return changed
 
@@ -115,7 +115,7 @@ def _check(profile: Profile) -> None:
 
 
 def own_profile(path: Path) -> Profile:
-    """Return the profile in a file of one's own; its name is the path.
+    """Return the profile in a file of one's own; its name is the whole path.
 
     Raises
     ------
@@ -130,9 +130,17 @@ def own_profile(path: Path) -> Profile:
     sources = own.get("sources", [])
     if not (isinstance(sources, list) and all(isinstance(s, str) for s in [*sources, own.get("title", "")])):
         raise MeshwrightError(f"{path}: title is a text, sources a list of texts")
-    changed = replace(parent, **{k: v for k, v in own.items() if k != "inherits"}, name=str(path))
+    changed = replace(
+        parent, **{k: v for k, v in own.items() if k != "inherits"}, name=absolute_name(str(path))
+    )
     _check(changed)
     return replace(changed, sources=tuple(sources) or parent.sources)
+
+
+def absolute_name(name: str) -> str:
+    """Return a profile's name as it means the same in any folder: with the whole path of a file."""
+    base, bracket, rest = name.partition("[")
+    return f"{Path(base).absolute() if base.endswith(FILE_SUFFIX) else base}{bracket}{rest}"
 
 
 def parent_of(name: str) -> str | None:

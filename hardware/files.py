@@ -14,6 +14,13 @@ MAX_YAML_BYTES: Final = 256 * 1024
 MAX_DEPTH: Final = 32
 
 
+def beside(folder: Path, name: str) -> str:
+    """Return the path of what a file names: in its own folder if it lies there, else the name as it is."""
+    own = folder / Path(name).expanduser()
+    looks_like_path = "/" in name or own.suffix in (".json", ".yaml", ".yml", ".toml")
+    return str(own) if looks_like_path and own.exists() else name
+
+
 def read_text(path: Path, max_bytes: int = MAX_YAML_BYTES) -> str:
     """Return the UTF-8 text of a small regular file.
 

@@ -5,6 +5,7 @@ from dataclasses import fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from meshwright.costmodels.profiles import absolute_name
 from meshwright.costmodels.schedule import legal, rank_of_chunk
 from meshwright.costmodels.schedule import names as schedules
 from meshwright.hardware.errors import MeshwrightError
@@ -112,9 +113,10 @@ def _check_made_for(problem: Problem, plan: Plan) -> None:
         **workload(problem),
     }
     for name, value in own.items():
-        if getattr(plan, name) != value:
+        told = getattr(plan, name)
+        if told != value and (name != "profile" or absolute_name(told) != absolute_name(value)):
             raise MeshwrightError(
-                f"plan: {name} is {getattr(plan, name)!r}, here it is {value!r}; a plan is priced for what "
+                f"plan: {name} is {told!r}, here it is {value!r}; a plan is priced for what "
                 "it was made for: give its strategy's fields to price it for something else"
             )
 

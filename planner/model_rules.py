@@ -1,6 +1,7 @@
 """Rules of legality that a model brings: what can be split, by which degrees."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +24,12 @@ _COUNTED: dict[Axis, tuple[str, Callable[[Meshes], IntArray]]] = {
 """The ranks that a part of each axis is split over, in words and as a column."""
 
 
+def _ranks(axis: Axis, m: Meshes) -> str:
+    """Return the ranks that a part of one mesh is split over: ``tp 3``."""
+    word, ranks = _COUNTED["tensor" if axis == "ulysses" and m.ulysses[0] == 1 else axis]
+    return f"{word} {ranks(m)[0]}"
+
+
 def _divides(part: Part) -> Rule:
     """Return the rule that a part can be split; above its units only copies of them help."""
     units, replicable = int(part.units), part.replicable
@@ -35,7 +42,7 @@ def _divides(part: Part) -> Rule:
 
     says = f"{word} divides the {units} {part.what}" + (" or is a multiple" if replicable else "")
     name = f"{word} divides {part.what}"
-    return Rule(name, says, allows)
+    return Rule(name, says, allows, split=(f"the {units} {part.what}", partial(_ranks, part.axis)))
 
 
 def _part_rules(problem: Problem) -> tuple[Rule, ...]:
@@ -50,7 +57,7 @@ def _part_rules(problem: Problem) -> tuple[Rule, ...]:
 
 def _both(one: Rule, other: Rule) -> Rule:
     says = one.says if other.says in one.says else f"{one.says}, and {other.says}"
-    return Rule(one.name, says, lambda m: one.allows(m) & other.allows(m))
+    return Rule(one.name, says, lambda m: one.allows(m) & other.allows(m), split=one.split)
 
 
 def model_rules(problem: Problem) -> tuple[Rule, ...]:

@@ -12,7 +12,7 @@ from meshwright.planner.meshes import Meshes
 from meshwright.planner.model_rules import model_rules
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.problem import Problem
-from meshwright.planner.rule import Rule
+from meshwright.planner.rule import Rule, causes
 from meshwright.planner.schedule_rules import schedule_rules
 from meshwright.planner.target_rules import target_rules
 
@@ -40,6 +40,7 @@ def _device_rules(problem: Problem) -> tuple[Rule, ...]:
             "device count",
             f"tp x cp x pp x dp {'is at most' if job.allow_idle else 'equals'} {total} devices",
             lambda m: m.devices <= total if job.allow_idle else m.devices == total,
+            lambda m: f"here {m.devices[0]}",
         ),
         Rule(
             "batch divisible",
@@ -147,14 +148,13 @@ def legal(problem: Problem, meshes: Meshes) -> tuple[BoolArray, dict[str, int]]:
 
 
 def check_mesh(problem: Problem, mesh: Meshes) -> None:
-    """Refuse one mesh that breaks a rule, naming each rule and what it asks for.
+    """Refuse one mesh that breaks a rule.
 
     Raises
     ------
     MeshwrightError
-        Listing every broken rule.
+        Telling every cause once, by the name of its rule and what that asks for.
     """
     broken = [rule for rule in rules(problem) if not rule.allows(mesh)[0]]
     if broken:
-        told = "; ".join(rule.told(mesh) for rule in broken)
-        raise MeshwrightError(f"strategy ({mesh.describe(0)}): {told}")
+        raise MeshwrightError(f"strategy ({mesh.describe(0)}): {'; '.join(causes(broken, mesh))}")

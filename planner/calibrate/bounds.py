@@ -40,6 +40,10 @@ class Bounds:
         low, at, high = (self.shift(1.0, v) for v in (self.low or TINY, value or TINY, self.high))
         return min(at - low, high - at) < NEAR * (high - low)
 
+    def beyond(self, value: float) -> bool:
+        """Return whether a value is outside the range: measured so, on a machine that is no cluster."""
+        return not self.low <= value <= self.high
+
     def shift(self, value: float, to: float) -> float:
         """Return the shift that leads from a value to another; raises ValueError where none does."""
         return to - value if self.shares else log(to / value)

@@ -109,6 +109,12 @@ class Learned:
             if old != new and abs(limits[name].shift(old, new)) > MOVED * limits[name].width
         }
 
+    @cached_property
+    def beyond(self) -> dict[str, float]:
+        """Constants outside their range after it, which they were before: none is moved out of it."""
+        own = {name: float(getattr(self.profile, name)) for name in {**PROFILE, **MEMORY}}
+        return {name: value for name, value in own.items() if {**PROFILE, **MEMORY}[name].beyond(value)}
+
 
 def learned(observations: Sequence[Observation]) -> Learned:
     """Return the profile of runs refitted to them.

@@ -5,10 +5,12 @@ A JSONL file has an object a line:
 ==================  ==================================================================================
 step_time_s         seconds of a step; several lines of one plan count with their median
 peak_memory_bytes   of the fullest device; may be left out
-plan                the path of a ``plan.json``, beside the log, or the plan itself
+plan                the path of a ``plan.json``, or the plan itself
 strategy, job       in place of ``plan``: a strategy's fields, and the job's, as in a job file
 model, cluster      names or paths; what the plan or ``--model`` and ``--cluster`` say by default
 ==================  ==================================================================================
+
+Paths in a line are looked for beside the log first, then from where the command runs.
 """
 
 import json
@@ -20,7 +22,7 @@ from statistics import median
 from typing import Any, Final
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.hardware.files import read_text
+from meshwright.hardware.files import beside, read_text
 from meshwright.hardware.units import MIB
 from meshwright.planner.calibrate.logs import FORMATS, read_log
 from meshwright.planner.estimate import check_plan, written_plan
@@ -113,7 +115,10 @@ def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation:
     for name in ("model", "cluster"):
         if name in row and not (isinstance(row[name], str) and row[name]):
             raise MeshwrightError(f"{where}: {name} is {row[name]!r}; a name or a path is expected")
-    here = replace(given, model=row.get("model", given.model), cluster=row.get("cluster", given.cluster))
+    model, cluster = (
+        beside(folder, row[name]) if name in row else getattr(given, name) for name in ("model", "cluster")
+    )
+    here = replace(given, model=model, cluster=cluster)
     try:
         problem, plan = _told(row, folder, here)
     except MeshwrightError as error:
@@ -134,7 +139,7 @@ def _told(row: Mapping[str, Any], folder: Path, given: Given) -> tuple[Problem, 
     """Return the problem and the plan of a line: a plan, or a job and a strategy."""
     told = row.get("plan")
     if isinstance(told, str):
-        plan: Plan | None = read_plan(folder / told)
+        plan: Plan | None = read_plan(Path(beside(folder, told)))
     elif told is not None:
         plan = Plan.from_json(json.dumps(told))
     else:
@@ -144,7 +149,8 @@ def _told(row: Mapping[str, Any], folder: Path, given: Given) -> tuple[Problem, 
     strategy, job = row.get("strategy"), row.get("job")
     if not (isinstance(strategy, dict) and isinstance(job, dict) and given.model and given.cluster):
         raise MeshwrightError("which plan ran is not told: give plan, or model, cluster, job and strategy")
-    profile = {} if given.profile is None else {"profile": given.profile}
+    own = {"profile": beside(folder, job["profile"])} if isinstance(job.get("profile"), str) else {}
+    profile = own if given.profile is None else {"profile": given.profile}
     problem = Problem.load(given.model, given.cluster, {**job, **profile})
     return problem, written_plan(problem, strategy)
 

@@ -11,7 +11,7 @@ import typer
 
 from meshwright.cli.errors import ExitCode, guarded, printable
 from meshwright.hardware.errors import MeshwrightError
-from tests.cli.shell import CHECKOUT, JOB
+from tests.cli.shell import CHECKOUT, JOB, run
 
 
 def code_of(raises: BaseException | ExitCode, **keywords: Any) -> int:
@@ -116,3 +116,28 @@ def test_after_a_broken_pipe_nothing_more_is_written(monkeypatch: pytest.MonkeyP
         assert code_of(BrokenPipeError()) == ExitCode.BROKEN_PIPE
         stream.write("what the interpreter still held")
     assert (tmp_path / "out").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("estimate", "--modle", "x"), "error: no such option: --modle"),
+        (("estimate", "--tp", "x"), "error: invalid value for '--tp'"),
+        (("bogus",), "error: no such command 'bogus'\n"),
+        (("solve", "a.yaml", "b.yaml"), "error: got unexpected extra argument"),
+    ],
+)
+def test_a_wrong_command_line_is_told_like_any_other_error(arguments: tuple[str, ...], says: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == ExitCode.BAD_INPUT
+    assert done.stdout == ""
+    assert done.stderr.startswith(says)
+    assert done.stderr.splitlines()[1].startswith("try: meshwright")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "meshwright", "--version"], cwd=CHECKOUT, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("meshwright ")
+    assert done.returncode == 0

@@ -61,3 +61,15 @@ def test_bad_input_is_told(log, arguments, told):
     done = run("learn", "--log", str(log), *arguments)
     assert done.exit_code == 2
     assert told in done.stderr
+
+
+def test_a_constant_outside_its_range_is_marked_and_stays(log, tmp_path):
+    """As ``calibrate`` measures it on a machine that is no cluster."""
+    own = tmp_path / "own.toml"
+    own.write_text('[own]\ninherits = "fsdp2"\nforward_host_s = 9e-5\n')
+    arguments = ("learn", "--log", str(log), "--profile", str(own))
+    read = json.loads(run(*arguments, "--json").stdout)
+    assert read["outside"].keys() == {"forward_host_s"}
+    assert 6e-5 < read["outside"]["forward_host_s"] <= 9e-5
+    assert "(outside)" in run(*arguments).stdout
+    assert json.loads(run("learn", "--log", str(log), "--json").stdout)["outside"] == {}

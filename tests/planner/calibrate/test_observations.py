@@ -44,6 +44,31 @@ def test_a_plan_in_place_and_a_strategy_are_the_same_as_a_path(log):
     assert (one.plan, one.step_time_s) == (PLAN, 2.0)
 
 
+@pytest.mark.parametrize("place", ["beside", "below"])
+def test_paths_are_looked_for_beside_the_log_and_then_from_here(tmp_path, monkeypatch, place):
+    """One rule for plan, model, cluster and profile; a log's own folder comes first."""
+    logs, here = tmp_path / "logs", tmp_path / "here"
+    for folder in (logs, here):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    own = logs if place == "beside" else here
+    cluster = "name: mine\naccelerator: h100-sxm\ndevices_per_host: 8\ntiers: [{name: n, fan_out: 8, "
+    (own / "mine.yaml").write_text(cluster + "link: on_package}]\n")
+    (own / "mine.toml").write_text('[mine]\ninherits = "fsdp2"\n')
+    told = {"model": "llama-3.1-8b", "cluster": "mine.yaml", "job": JOB | {"profile": "mine.toml"}}
+    row = {**told, "strategy": {"tp": 2, "zero_stage": 1}, "step_time_s": 3.0}
+    (logs / "run.jsonl").write_text(json.dumps(row))
+    (one,) = read_observations(logs / "run.jsonl", Given(), None)
+    assert one.problem.cluster.name.startswith("mine")
+    assert one.plan.profile == str(own / "mine.toml")
+    (own / "plan.json").write_text(one.plan.to_json())
+    (logs / "run.jsonl").write_text(
+        json.dumps({"plan": "plan.json", "cluster": "mine.yaml", "step_time_s": 3.0})
+    )
+    (again,) = read_observations(logs / "run.jsonl", Given(), None)
+    assert (again.plan, again.problem.cluster) == (one.plan, one.problem.cluster)
+
+
 def test_what_is_given_comes_before_what_the_plan_records(log):
     (one,) = read_observations(
         log({"step_time_s": 1.0}), Given(plan=PLAN, cluster="dgx-a100", profile="fsdp2"), None
