@@ -107,12 +107,11 @@ def launchable(draw, *targets):
     tp = draw(st.sampled_from((1, 2, 4, 8))) if target.tensor else 1
     piped = target.pipeline and (tp == 1 or target.tensor_with_pipeline)
     pp = draw(st.sampled_from([p for p in (1, 2, 4) if p * tp <= 8 * hosts])) if piped else 1
+    room = 8 * hosts // (tp * pp)
+    # Context ranks where the target names the models that it has them for: this is one.
+    cp = draw(st.sampled_from([c for c in (1, 2) if c <= room])) if target.context_families else 1
     # Accelerate fills every host evenly, the others may leave devices of the last one idle.
-    dps = (
-        st.sampled_from([1, 4, 8 * hosts])
-        if target.name == "fsdp"
-        else st.integers(1, 8 * hosts // (tp * pp))
-    )
+    dps = st.sampled_from([1, 4, room // cp]) if target.name == "fsdp" else st.integers(1, room // cp)
     dp, micro, passes = draw(dps), draw(st.integers(1, 4)), draw(st.integers(1, 8))
     stages = target.zero_stages_with_pipeline if pp > 1 else target.zero_stages
     return case(
@@ -120,6 +119,8 @@ def launchable(draw, *targets):
         f"dgx-h100:{hosts}",
         job={"global_batch_size": dp * micro * passes, "allow_idle": True},
         tp=tp,
+        cp=cp,
+        kv_exchange=draw(st.sampled_from(sorted(target.kv_exchanges))) if cp > 1 else "ring",
         pp=pp,
         dp=dp,
         micro_batch_size=micro,

@@ -26,7 +26,7 @@ def test_batch_and_sharding(drawn) -> None:
     files = emit(problem, plan)
     config, arguments = yaml.safe_load(files["accelerate.yaml"]), json.loads(files["training_args.json"])
     per_step = arguments["per_device_train_batch_size"] * arguments["gradient_accumulation_steps"]
-    assert per_step * config["num_processes"] == problem.job.global_batch_size
+    assert per_step * config["num_processes"] // plan.cp == problem.job.global_batch_size
     fsdp = config["fsdp_config"]
     assert fsdp["fsdp_reshard_after_forward"] == (plan.zero_stage == 3)
     assert fsdp["fsdp_activation_checkpointing"] == ("full" in plan.recompute)
