@@ -143,7 +143,7 @@ def _without_plan(
         objective_s=None,
         lower_bound_s=least if np.isfinite(least) and status == "UNKNOWN" else None,
         plan=None,
-        infeasibility=explain(f, expired) if status == "INFEASIBLE" else None,
+        infeasibility=explain(replace(f, problem=problem), expired) if status == "INFEASIBLE" else None,
         record=_record(problem, f, state),
         notes=f.problem.notes,
         runtime_s=time.perf_counter() - started,

@@ -125,3 +125,24 @@ def test_where_no_mesh_passes_only_what_restricts_is_tried(monkeypatch: pytest.M
     found = why(problem(pins={"offload": "parameters", "zero_stage": 0}))
     assert found.rule == "offloaded states are split"
     assert found.remedies == ("drop the pin on offload", "drop the pin on zero_stage")
+
+
+def test_drives_that_hold_what_the_host_does_not_are_a_remedy() -> None:
+    """16 bytes for each of 70.6e9 parameters: a share of 2.3 TB a device goes on drives, not into 100 GB."""
+    asked = problem("llama-3.1-70b", "dgx-a100", target="deepspeed")
+    small = replace(asked, cluster=replace(asked.cluster, host_memory_bytes=100e9))
+    found = why(small)
+    remedy = next(text for text in found.remedies if "drives" in text)
+    pin = remedy.partition("--pin offload=")[2].rstrip(")")
+    told = solve_problem(small.choosing(offload=choice(pin)), alternatives=0)
+    assert told.plan is not None
+    assert told.plan.offload.endswith("nvme")
+    assert found.untried == ()
+
+
+def test_drives_that_are_not_known_are_asked_for() -> None:
+    asked = problem("llama-3.1-70b", "dgx-h100", target="deepspeed")
+    small = replace(asked, cluster=replace(asked.cluster, host_memory_bytes=100e9))
+    (text,) = why(small).untried
+    assert text.startswith("drives unknown for dgx-h100: state nvme_gb_per_s and nvme_tb")
+    assert why(small.choosing(offload=choice("none"))).untried == ()

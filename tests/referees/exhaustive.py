@@ -40,8 +40,8 @@ class Everything:
         All legal meshes, twins included.
     row
         Mesh of each plan, (N,).
-    step_s, peak_bytes, host_bytes
-        Price of each plan, and what its fullest rank holds on the device and on its host, (N,).
+    step_s, peak_bytes, host_bytes, nvme_bytes
+        Price of each plan, and what its fullest rank holds on the device, on its host and on drives, (N,).
     slack_bytes
         What rounding memory up to whole KiB may cost a plan at most.
     """
@@ -52,15 +52,16 @@ class Everything:
     peak_bytes: FloatArray
     slack_bytes: float
     host_bytes: FloatArray
+    nvme_bytes: FloatArray
 
     @cached_property
     def peaks(self) -> FloatArray:
         """Distinct peaks in rising order."""
         return np.unique(self.peak_bytes)
 
-    def optimum(self, usable: float, host: float = np.inf) -> float:
+    def optimum(self, usable: float, host: float = np.inf, nvme: float = np.inf) -> float:
         """Return the least step among the plans that fit; infinite if none does."""
-        fits = (self.peak_bytes <= usable) & (self.host_bytes <= host)
+        fits = (self.peak_bytes <= usable) & (self.host_bytes <= host) & (self.nvme_bytes <= nvme)
         return float(np.min(self.step_s[fits], initial=np.inf))
 
     def least_step(self, usable: float) -> FloatArray:
@@ -229,7 +230,7 @@ def everything(problem: Problem, most_plans: int = 10**7, meshes: Meshes | None 
     if sum(sizes) > most_plans:
         return None
     rows = [np.empty(0, dtype=np.int64)]
-    steps, peaks, hosts = [np.empty(0)], [np.empty(0)], [np.empty(0)]
+    steps, peaks, hosts, drives = ([np.empty(0)] for _ in range(4))
     tables = build_tables(common, meshes.strategies())
     for row, key in enumerate(keys):
         counts = shapes[key]
@@ -241,7 +242,8 @@ def everything(problem: Problem, most_plans: int = 10**7, meshes: Meshes | None 
             steps.append(got.step_time_s)
             peaks.append(got.peak_bytes.max(axis=1))
             hosts.append(got.host_bytes.max(axis=1))
+            drives.append(got.nvme_bytes.max(axis=1))
     live = int((meshes.num_microbatches * meshes.vpp).max(initial=1))
     slack = 1024.0 * (problem.model.num_layers * (1 + live) + 4)
     columns = [np.concatenate(column) for column in (rows, steps, peaks)]
-    return Everything(meshes, *columns, slack, np.concatenate(hosts))
+    return Everything(meshes, *columns, slack, np.concatenate(hosts), np.concatenate(drives))
