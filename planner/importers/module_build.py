@@ -39,18 +39,6 @@ def build_graph(trace: Trace, *, name: str, family: str, max_sequence_length: in
     kinds = _kinds(kept, layers, lowered, streams, flow)
     distinct = tuple(dict.fromkeys(kinds))
     order = tuple(distinct.index(kind) for kind in kinds)
-    position = {i: at for at, i in enumerate(kept)}
-    tied = sorted(
-        {
-            (position[claims.owner[w]], position[i])
-            for i, layer in enumerate(built)
-            for w in layer.tied
-            if i in position
-            and claims.owner[w] in position
-            and claims.owner[w] != i
-            and layers[i].role != "block"
-        }
-    )
     block = next(s for s in reversed(layers) if s.role == "block")
     return ModelGraph(
         name=name,
@@ -60,13 +48,27 @@ def build_graph(trace: Trace, *, name: str, family: str, max_sequence_length: in
         edges=_edges(kept, streams),
         hidden_size=block.hidden,
         vocab_size=vocabulary,
-        tied=tuple(tied),
+        tied=_tied(kept, layers, built, claims),
         max_sequence_length=max_sequence_length,
         block_class=block.kind or None,
         notes=_notes(nodes),
         streams=streams.streams,
         context=None if streams.source is None else streams.names[streams.source],
     )
+
+
+def _tied(
+    kept: Sequence[int], layers: Sequence[Stretch], built: Sequence[Layer], claims: Claims
+) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of layers, by place in the graph, of which the second uses a weight of the first."""
+    position = {i: at for at, i in enumerate(kept)}
+    owned = (
+        (claims.owner[weight], i)
+        for i in kept
+        for weight in built[i].tied
+        if layers[i].role != "block" and claims.owner[weight] in position
+    )
+    return tuple(sorted({(position[first], position[i]) for first, i in owned if first != i}))
 
 
 def _vocabulary(flow: Flow, nodes: Sequence[Node]) -> int:

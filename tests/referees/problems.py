@@ -135,9 +135,10 @@ def random_problem(
         communicator_bytes=_pick(rng, (0.0, 1e6)),
         bucket_bytes=_pick(rng, (0.0, 1e5)),
         layer_host_s=_pick(rng, (0.0, 1e-6)),
-        tensor_host_s=_pick(rng, (0.0, 1e-6)),
         step_fixed_s=_pick(rng, (0.0, 1e-5)),
         optimizer_fraction=_pick(rng, (0.02, 0.8)),
+        # Drawn last: what was drawn before it stays what it was.
+        tensor_host_s=_pick(rng, (0.0, 1e-6)),
     )
 
 
