@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.attention_kernels import find_attention_kernel
-from meshwright.costmodels.fusion import WIDE_BYTES, unfused
+from meshwright.costmodels.fusion import WIDE_BYTES, bias_chain, unfused
 from meshwright.costmodels.moe import Exchange, ExpertGemm
 from meshwright.costmodels.operators import Boundary, LayerKind, Operator
 from meshwright.costmodels.precision import Precision
@@ -40,7 +40,7 @@ def adapt(
             return replace(
                 op,
                 low_precision=low,
-                bias_bytes=op.bias * profile.expert_bias_bytes,
+                bias_chain=bias_chain(op, profile.expert_bias, wide),
                 one_by_one=profile.expert_by_expert,
                 padded=low and profile.expert_padding,
             )

@@ -14,22 +14,39 @@ norm (``LlamaRMSNorm`` of transformers and its kin, computed in fp32)
 activation (gated: ``silu(gate) * up``)
     forward 4 + 6 = 10 against 6; backward 6 + 6 + 6 = 18 against 10; the activated gate is kept: 2 bytes.
     A plain activation function is one kernel in PyTorch as well.
+    *Clamped branches* (GPT-OSS, DeepSeek-V4): forward 4 + 4 more; backward a mask and a choice (``where``) of
+    one bound 3 + 5, two masks, their conjunction and a choice of two bounds 3 + 3 + 3 + 5, together 22 more;
+    the clamped branches are kept beside the product's output: 4 bytes more. GPT-OSS scales the gate for a
+    sigmoid and adds one to the other branch: forward 4 + 4 + 6 + 4 + 6 = 24 in the place of 10; backward four
+    products, the sigmoid's gradient, a scaling and a sum 6 x 4 + 6 + 4 + 6 = 40 in the place of 18; the
+    sigmoid is kept too: 2 more.
+clamp (in front of a fused activation, whose input is one tensor)
+    the clamps as above and a join: forward 8 + 8 = 16 beyond 6; backward 22 and the join of the branches'
+    gradients 8 = 30 beyond 10; the joined tensor is kept beside the product's output: 4 bytes.
 rotary (``x * cos + rotate_half(x) * sin``)
     forward 2 + 4 + 4 + 4 + 6 = 20 against 4; backward the same. Nothing more is kept: the turned copies take
     the place of the product's output (queries, keys and values are products of their own).
 residual (dropout and sum apart)
     with dropout 5 features and a mask against 3 and a mask; without it one sum either way.
 
-Left out: operators that ``torch.compile`` splits, and eager chains of norms in 16 bits.
+Biases of experts that are added behind the second product, weighted by each token's probability in fp32
+(Megatron-Core's ``TEGroupedMLP._apply_bias``), in bytes per element of the output: forward bias times
+probability 4, sum 2 + 4 + 4, concatenation 8, cast 6 = 28; backward casts 6 + 6, products for the gradients
+of bias and probability 8 + 8, their sums 4 + 4, concatenation 4 = 40. At 32 bits nothing is cast: 24 and 32.
+The dispatch of PyTorch was seen to do these operators (2.13, CPU).
+
+Left out: the join of the branches' gradients where an eager stack makes both by one product (8 bytes; 28
+where they interleave), clamps that a module traced from code does outside its experts, operators that
+``torch.compile`` splits, and eager chains of norms in 16 bits.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from meshwright.costmodels.moe import ExpertActivation
+from meshwright.costmodels.moe import ExpertActivation, ExpertGemm
 from meshwright.costmodels.operators import Operator, Pointwise
-from meshwright.costmodels.work import Chain
+from meshwright.costmodels.work import IN_EPILOGUE, BiasChain, Chain, Gate
 
 FUSIONS: Final = ("fused", "eager")
 """How a stack may run a group of operators."""
@@ -43,30 +60,67 @@ GATED: Final = Chain(10 / 6, 18 / 10, 2.0, 2, 3)
 ROTARY: Final = Chain(20 / 4, 20 / 4, 0.0, 5, 5)
 DROPOUT: Final = Chain(5 / 3, 1.0, 0.0, 2, 2)
 
-GROUPS: Final = ("norm", "activation", "rotary", "residual")
+GROUPS: Final = ("norm", "activation", "clamp", "rotary", "residual")
 """Groups of memory-bound operators that a stack fuses or not."""
 
+_MASKS: Final = {False: 22 / 2, True: 36 / 4}
+"""Elements moved by the backward pass of both branches' clamps, of 16 and (``True``) 32 bits: masks are of a
+byte either way, (q + 1) x 3 + 3 + (1 + 2 q) x 2 bytes for elements of ``q`` bytes."""
+_CLAMPED: Final[Mapping[bool, Mapping[Gate, Chain]]] = {
+    wide: {
+        "plain": GATED,
+        "clamped": Chain((4 + 5) / 3, (masks + 9) / 5, 6.0, 4, 11),
+        "clamped_offset": Chain((4 + 12) / 3, (masks + 20) / 5, 8.0, 7, 15),
+    }
+    for wide, masks in _MASKS.items()
+}
+"""Eager gated activations."""
+_CLAMPS: Final = {wide: Chain((8 + 3) / 3, (masks + 4 + 5) / 5, 4.0, 4, 10) for wide, masks in _MASKS.items()}
+"""Clamps in front of a fused activation, and that kernel."""
+EXPERT_BIASES: Final[Mapping[str, Mapping[bool, BiasChain]]] = {
+    "epilogue": {False: IN_EPILOGUE, True: IN_EPILOGUE},
+    "weighted": {False: BiasChain(28, 40, 2, 6, 2, 3), True: BiasChain(24, 32, 2, 4, 1, 2)},
+}
+"""How a stack adds the biases of the experts' second product, of 16 and (``True``) 32 bits."""
 
-def chain_of(op: Pointwise | ExpertActivation, wide: bool = False) -> Chain | None:
-    """Return the chain that an operator is without fusion; None if it is one kernel either way.
+
+def chain_of(
+    op: Pointwise | ExpertActivation, fusions: Mapping[str, str], wide: bool = False
+) -> Chain | None:
+    """Return the chain that an operator is where groups are ``fused`` or ``eager``; None: one kernel.
 
     ``wide`` recipes have elements of 32 bits.
     """
-    if isinstance(op, ExpertActivation):
-        return GATED if op.reads >= 2 * op.writes else None
-    if op.group == "norm":
+    group = "activation" if isinstance(op, ExpertActivation) else op.group
+    if group == "activation":
+        return _activation(op, fusions, wide)
+    if fusions.get(group) != "eager":
+        return None
+    assert isinstance(op, Pointwise)
+    if group == "norm":
         return None if op.weights >= 2 * op.writes > 0 else WIDE_NORM if wide else NORM
-    if op.group == "activation":
-        return GATED if op.reads >= 2 * op.writes else None
-    if op.group == "rotary":
+    if group == "rotary":
         return ROTARY
-    return DROPOUT if op.group == "residual" and op.mask_features else None
+    return DROPOUT if group == "residual" and op.mask_features else None
+
+
+def _activation(op: Pointwise | ExpertActivation, fusions: Mapping[str, str], wide: bool) -> Chain | None:
+    """Return the chain of an activation: the whole eager, its clamps alone, or none."""
+    if op.reads < 2 * op.writes:
+        return None
+    if fusions.get("activation") == "eager":
+        return _CLAMPED[wide][op.gate]
+    return _CLAMPS[wide] if op.gate != "plain" and fusions.get("clamp") == "eager" else None
 
 
 def unfused(op: Operator, fusions: Mapping[str, str], wide: bool = False) -> Operator:
     """Return an operator as a stack runs it whose groups are ``fused`` or ``eager``; see :func:`chain_of`."""
     if not isinstance(op, Pointwise | ExpertActivation):
         return op
-    group = "activation" if isinstance(op, ExpertActivation) else op.group
-    chain = chain_of(op, wide) if fusions.get(group) == "eager" else None
+    chain = chain_of(op, fusions, wide)
     return op if chain is None else replace(op, chain=chain)
+
+
+def bias_chain(op: ExpertGemm, how: str, wide: bool = False) -> BiasChain:
+    """Return what adds the biases of one of the experts' products: none in the first one, or without any."""
+    return EXPERT_BIASES[how][wide] if op.bias and op.shard == "row" else IN_EPILOGUE

@@ -19,7 +19,16 @@ from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.part import Part
 from meshwright.costmodels.plain import Plain, Weightless
 from meshwright.costmodels.product import Product, gemm_work
-from meshwright.costmodels.work import ONE_KERNEL, Chain, Shape, Traffic, Work
+from meshwright.costmodels.work import (
+    IN_EPILOGUE,
+    ONE_KERNEL,
+    BiasChain,
+    Chain,
+    Gate,
+    Shape,
+    Traffic,
+    Work,
+)
 
 FORWARD_KERNELS = 30
 """Of a router without a fused kernel, counted in Megatron-Core's moe_utils.py, router.py and
@@ -170,9 +179,8 @@ class ExpertGemm(Product):
         Routed experts of the layer, split over ``ep``.
     topk
         Experts that a token visits.
-    bias_bytes
-        Bytes moved per element of the output, in each direction, to add the biases expert by expert: a
-        product and a sum, each a kernel of its own, then one that joins the experts' rows.
+    bias_chain
+        What adds the biases, and sums their gradients, where the products' epilogues do not.
     one_by_one
         Whether each expert's product is a kernel of its own, on several streams.
     padded
@@ -193,7 +201,7 @@ class ExpertGemm(Product):
     expert: ClassVar[bool] = True
     stored_bytes: float | None = None
     low_precision: bool = False
-    bias_bytes: Num = 0.0
+    bias_chain: BiasChain = IN_EPILOGUE
     one_by_one: bool = False
     padded: bool = False
 
@@ -236,11 +244,13 @@ class ExpertGemm(Product):
         """Return the rows of one expert in the mean."""
         return expert_rows(shape, self.topk) / self.local_experts(shape)
 
-    def _biases(self, shape: Shape) -> tuple[Work, ...]:
-        """Return the work of adding the biases, or of summing their gradients."""
+    def _biases(self, shape: Shape, element_bytes: float, each: int, together: int) -> tuple[Work, ...]:
+        """Return the work of adding the biases, or of summing their gradients; none without a chain."""
+        if self.bias_chain == IN_EPILOGUE:
+            return ()
         n, _ = self.local_dims(shape)
-        moved = self.bias_bytes * expert_rows(shape, self.topk) * n
-        return (Work("memory", 0.0, moved, kernels=2 * self.groups(shape) + 1),)
+        moved = element_bytes * expert_rows(shape, self.topk) * n
+        return (Work("memory", 0.0, moved, kernels=each * self.groups(shape) + together),)
 
     def _padding(self, shape: Shape) -> tuple[Work, ...]:
         """Return the copy to whole tiles or back; the copied features are those that no ``etp`` splits."""
@@ -251,18 +261,23 @@ class ExpertGemm(Product):
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the products, what adds the biases, and the copy."""
-        return *Product.forward(self, shape), *self._biases(shape), *self._padding(shape)
+        how = self.bias_chain
+        biases = self._biases(shape, how.forward, how.forward_each, how.forward_kernels)
+        return *Product.forward(self, shape), *biases, *self._padding(shape)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the products for both gradients, what sums the biases', and the copy of the gradient."""
-        return *Product.backward(self, shape), *self._biases(shape), *self._padding(shape)
+        how = self.bias_chain
+        biases = self._biases(shape, how.backward, how.backward_each, how.backward_kernels)
+        return *Product.backward(self, shape), *biases, *self._padding(shape)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertActivation(Weightless):
     """The activation function between an expert's products; features are split over ``etp``.
 
-    ``reads``, ``writes`` and ``saves`` are features per row, ``units`` the inner width.
+    ``reads``, ``writes`` and ``saves`` are features per row, ``units`` the inner width; ``gate`` is how a
+    gated one joins its branches.
     """
 
     name: str
@@ -272,6 +287,7 @@ class ExpertActivation(Weightless):
     saves: Num
     units: Num
     backward_ratio: float = 5 / 3
+    gate: Gate = "plain"
     light: bool = True
     trained: ClassVar[bool] = True
     expert: ClassVar[bool] = True

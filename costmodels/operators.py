@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, Protocol
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.part import Part
 from meshwright.costmodels.plain import Plain, Weightless
-from meshwright.costmodels.work import ONE_KERNEL, Chain, Shape, Traffic, Work
+from meshwright.costmodels.work import ONE_KERNEL, Chain, Gate, Shape, Traffic, Work
 from meshwright.hardware.errors import MeshwrightError
 
 Region = Literal["sequence", "tensor"]
@@ -91,7 +91,8 @@ class Pointwise(Plain):
     In the ``sequence`` region the tokens are split by sequence parallelism and the parameters whole on each
     rank; in the ``tensor`` region the features are split in ``units``. What it ``feeds_product`` alone is
     kept in that product's (8-bit) type. ``group`` is what a stack fuses together or leaves apart
-    (:mod:`meshwright.costmodels.fusion`), ``chain`` how it runs there.
+    (:mod:`meshwright.costmodels.fusion`), ``chain`` how it runs there; ``gate`` how a gated activation joins
+    its branches.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Pointwise(Plain):
     trained: bool = True
     feeds_product: bool = False
     group: PointwiseGroup = "other"
+    gate: Gate = "plain"
     chain: Chain = ONE_KERNEL
 
     @property

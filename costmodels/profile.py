@@ -23,7 +23,7 @@ class Profile:
         Name of the attention kernel (:mod:`meshwright.costmodels.attention_kernels`).
     attention_fraction
         Factor on that kernel's measured rates.
-    norm, activation, rotary, residual
+    norm, activation, clamp, rotary, residual
         How these memory-bound operators run: ``fused`` or ``eager`` (:mod:`meshwright.costmodels.fusion`).
     gemm_fraction
         Factor on the accelerator's sustained GEMM rate (libraries of an architecture's first year).
@@ -35,9 +35,9 @@ class Profile:
     expert_by_expert
         Whether the products of a group, and the casts of their operands, are issued one by one (on several
         streams) or as one kernel.
-    expert_bias_bytes
-        Bytes moved per element of a biased expert product's output, in each direction, to add the bias
-        expert by expert and to sum its gradient; zero where the product's epilogue does it.
+    expert_bias
+        How biases of the experts' second product are added: in its ``epilogue``, as the first one's are, or
+        ``weighted`` by each token's probability behind it (:mod:`meshwright.costmodels.fusion`).
     expert_padding
         Whether experts' rows are copied to whole tiles before products of 8 and 4 bits, and back.
     low_gemm_fraction
@@ -159,13 +159,14 @@ class Profile:
     attention_fraction: Num
     norm: str
     activation: str
+    clamp: str
     rotary: str
     residual: str
     gemm_fraction: Num
     weight_gradient_fraction: Num
     grouped_fill: Num
     expert_by_expert: bool
-    expert_bias_bytes: Num
+    expert_bias: str
     expert_padding: bool
     low_gemm_fraction: Num
     permute_fraction: Num

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.calibration import overlaid
-from meshwright.costmodels.fusion import FUSIONS
+from meshwright.costmodels.fusion import EXPERT_BIASES, FUSIONS
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.profile import Profile
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
@@ -112,6 +112,8 @@ def _check(profile: Profile) -> None:
     for group, how in profile.fusions.items():
         if how not in FUSIONS:
             raise UnknownNameError(group, how, list(FUSIONS))
+    if profile.expert_bias not in EXPERT_BIASES:
+        raise UnknownNameError("expert_bias", profile.expert_bias, list(EXPERT_BIASES))
 
 
 def own_profile(path: Path) -> Profile:

@@ -12,6 +12,9 @@ Collective = Literal[
 ]
 Group = Literal["tensor", "ulysses", "ring", "expert", "expert_tensor"]
 """Groups of ranks that an operator talks over; ``ulysses`` x ``ring`` make up the context group."""
+Gate = Literal["plain", "clamped", "clamped_offset"]
+"""How a gated activation joins its branches: ``silu(gate) * up``; the same of clamped branches (DeepSeek-V4's
+``swiglu_limit``); clamped branches, a sigmoid of the scaled gate and one added to ``up`` (GPT-OSS)."""
 Window = Literal["none", "gemm", "self"]
 """What a collective hides behind: nothing, the product beside it, or its own operator's work."""
 
@@ -145,6 +148,32 @@ class Chain:
 
 ONE_KERNEL = Chain()
 """A fused operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class BiasChain:
+    """Operators that add the biases of a group's products and sum their gradients.
+
+    Attributes
+    ----------
+    forward, backward
+        Bytes moved per element of the output.
+    forward_each, backward_each
+        Launches for each product of the group.
+    forward_kernels, backward_kernels
+        Launches for all of them together.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    forward_each: int = 0
+    backward_each: int = 0
+    forward_kernels: int = 0
+    backward_kernels: int = 0
+
+
+IN_EPILOGUE = BiasChain()
+"""Products add their biases themselves, and sum their gradients beside the weights'."""
 
 
 @dataclass(frozen=True, slots=True)

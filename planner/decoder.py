@@ -11,6 +11,7 @@ from typing import Literal, Protocol, TypeVar
 
 from meshwright.costmodels.operators import Operator
 from meshwright.costmodels.part import Part
+from meshwright.costmodels.work import Gate
 
 NormPlace = Literal["pre_attention", "post_attention", "pre_mlp", "post_mlp"]
 PRE_NORMS: tuple[NormPlace, ...] = ("pre_attention", "pre_mlp")
@@ -61,6 +62,8 @@ class DecoderSpec:
         Sizes. ``ffn`` is the width of one branch of a gated MLP.
     gated
         Whether the MLP multiplies two branches (SwiGLU, GeGLU).
+    gate
+        How its activation, and the experts', joins them.
     activation_weights
         Learned numbers of an MLP's activation function (xIELU: 2).
     norm_weight, norm_bias
@@ -108,6 +111,7 @@ class DecoderSpec:
     ffn: int
     vocab: int
     gated: bool = True
+    gate: Gate = "plain"
     activation_weights: int = 0
     norm_weight: bool = True
     norm_bias: bool = False

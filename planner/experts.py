@@ -94,7 +94,7 @@ class Experts:
         first = ExpertGemm(
             up, self.experts, self.topk, outer, (inner,) * branches, "column", self.bias, saves_output=True
         )
-        middle = ExpertActivation("expert_activation", self.topk, branches * f, f, f, f, ratio)
+        middle = ExpertActivation("expert_activation", self.topk, branches * f, f, f, f, ratio, spec.gate)
         last = ExpertGemm("expert_down", self.experts, self.topk, inner, (outer,), "row", self.bias)
         return first, middle, last
 

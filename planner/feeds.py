@@ -60,6 +60,7 @@ def mlp(spec: DecoderSpec, width: int, prefix: str) -> tuple[Operator, ...]:
             light=True,
             feeds_product=True,
             group="activation",
+            gate=spec.gate,
         ),
         Gemm(f"{prefix}down", part, (wide(spec.hidden),), "row", spec.mlp_bias),
     )

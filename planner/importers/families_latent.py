@@ -17,7 +17,7 @@ from meshwright.planner.importers.family import (
 )
 from meshwright.planner.importers.mixing import head_dim, indexer, latent
 from meshwright.planner.importers.routing import EXPERT_WIDTH, experts, shared_experts
-from meshwright.planner.importers.rules import Rule, floor, same_as, size
+from meshwright.planner.importers.rules import Rule, constant, floor, same_as, size
 from meshwright.planner.importers.unsupported import HYBRID
 
 
@@ -144,6 +144,7 @@ LATENT_FAMILIES: Final[Mapping[str, Family]] = {
             **tied(False),
             **DROPOUT,
             "mixers": compressed,
+            "gate": constant("clamped"),
             "residual_streams": size("hc_mult", default=4),
             "feeds": experts(
                 number=256, topk=6, default_width=2048, shared=shared_experts(1, same_as("ffn"))

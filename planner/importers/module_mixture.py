@@ -1,16 +1,20 @@
 """A mixture of experts in a trace: the experts' module, its router, and what lies between them."""
 
+import math
 from dataclasses import dataclass
 
 from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Router
 from meshwright.costmodels.operators import Operator
 from meshwright.costmodels.part import Part
+from meshwright.costmodels.work import Gate
 from meshwright.planner.feeds import GATED_BACKWARD, PLAIN_BACKWARD
 from meshwright.planner.importers.module_nodes import Node
 from meshwright.planner.importers.module_sharding import Links
 from meshwright.planner.importers.module_trace import TraceError
 from meshwright.planner.pieces import wide
 
+BOUND = ("limit", "swiglu_limit", "activation_func_clamp_value")
+SCALE = ("alpha", "swiglu_alpha", "glu_linear_offset")
 TOPK = ("top_k", "topk", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k")
 
 
@@ -28,6 +32,8 @@ class Mixture:
         Parameters of the router.
     absorbed
         Nodes (where they run) that the router stands for: its product, softmax, top-k.
+    gate
+        How the activation joins its branches.
     """
 
     experts: int
@@ -41,6 +47,7 @@ class Mixture:
     weights: tuple[str, ...]
     absorbed: tuple[int, ...]
     groups: tuple[int, int] | tuple[None, None] = (None, None)
+    gate: Gate = "plain"
 
     def operators(self, trained: bool) -> tuple[Operator, ...]:
         """Return router, dispatch, products and combine."""
@@ -64,7 +71,7 @@ class Mixture:
                 saves_output=True,
                 trained=trained,
             ),
-            ExpertActivation("expert_activation", k, self.branches * f, f, f, f, ratio),
+            ExpertActivation("expert_activation", k, self.branches * f, f, f, f, ratio, self.gate),
             ExpertGemm("expert_down", e, k, inner, (outer,), "row", self.bias, trained=trained),
             Exchange("combine", "combine", self.hidden, k, *self.groups),
         )
@@ -97,6 +104,7 @@ def mixture_of(links: Links, node: Node) -> Mixture:
         weights=tuple(w for n in links.nodes if routed and n.at in absorbed for w in _weights(n)),
         absorbed=absorbed if routed else (),
         groups=_expert_groups(links, node),
+        gate=_gate(links, node),
     )
 
 
@@ -132,6 +140,18 @@ def _expert_groups(links: Links, node: Node) -> tuple[int, int] | tuple[None, No
     limit = links.flow.trace.attribute(node.scope, "topk_group")
     limited = isinstance(groups, int) and isinstance(limit, int) and 1 <= limit < groups
     return (limit, groups) if limited else (None, None)
+
+
+def _gate(links: Links, node: Node) -> Gate:
+    """Return how the experts' activation joins its branches, as the module's bound and scale say."""
+    own = links.flow.trace.attributes.get(node.scope, {})
+    bounded, scaled = (any(_number(own.get(name)) for name in names) for names in (BOUND, SCALE))
+    return "plain" if not bounded else "clamped_offset" if scaled else "clamped"
+
+
+def _number(value: object) -> bool:
+    """Return whether a value is a finite number other than zero."""
+    return isinstance(value, int | float) and math.isfinite(value) and value != 0
 
 
 def _router(links: Links, node: Node, experts: int) -> tuple[Node | None, tuple[int, ...]]:

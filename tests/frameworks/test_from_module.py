@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers", reason="reads the framework's
 
 from meshwright import MeshwrightError, from_module, load_model, solve  # noqa: E402  # after the skip
 from meshwright.costmodels.attention import Attention  # noqa: E402
+from meshwright.costmodels.moe import ExpertActivation  # noqa: E402
 from meshwright.costmodels.recompute import saved_bytes  # noqa: E402
 from meshwright.costmodels.work import Shape  # noqa: E402
 from meshwright.planner.graph import ModelGraph  # noqa: E402
@@ -122,6 +123,17 @@ def test_code_and_config_agree(name: str, way: str, tmp_path: Path) -> None:
     assert code.tied == file.tied
     assert (code.vocab_size, code.hidden_size) == (file.vocab_size, file.hidden_size)
     assert code.block_class == file.block_class
+
+
+@pytest.mark.parametrize(("name", "gate"), [("GptOss", "clamped_offset"), ("Mixtral", "plain")])
+def test_code_and_config_agree_on_how_experts_join_their_branches(
+    name: str, gate: str, tmp_path: Path
+) -> None:
+    model = decoder(name, "eager")
+    for graph in (from_module(model), from_config(model, tmp_path)):
+        operators = (op for k in graph.layer_kinds for op in graph.kinds[k].operators)
+        found = {op.gate for op in operators if isinstance(op, ExpertActivation)}
+        assert found == {gate}
 
 
 def seen_by_torch(model: Any, length: int) -> float:

@@ -12,7 +12,7 @@ from meshwright.costmodels.moe import Exchange, ExpertActivation, ExpertGemm, Ro
 from meshwright.costmodels.part import Part
 from meshwright.costmodels.profiles import find_profile
 from meshwright.costmodels.roofline import gemm_flops_time, work_time
-from meshwright.costmodels.work import Shape, Work
+from meshwright.costmodels.work import BiasChain, Shape, Work
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import group_span
 from tests.properties.test_compute import H100
@@ -139,14 +139,18 @@ def test_products_issued_one_by_one_are_the_same_work_in_more_kernels(op, shape)
         assert many == replace(one, kernels=op.groups(shape))
 
 
-@given(experts(), folded(), st.floats(1.0, 40.0))
-def test_biases_move_their_bytes_of_every_output_in_both_directions(op, shape, width):
-    biased = replace(op, bias_bytes=width)
+@given(experts(), folded(), st.floats(1.0, 40.0), st.floats(1.0, 40.0), st.integers(1, 9), st.integers(1, 9))
+def test_biases_move_their_bytes_of_every_output_and_launch_each_expert_s(op, shape, ahead, back, each, once):
+    biased = replace(op, bias_chain=BiasChain(ahead, back, each, each + 1, once, once + 1))
     outputs, _ = op.local_dims(shape)
-    expected = width * op.rows(shape) * op.groups(shape) * outputs
-    for plain, with_bias in ((op.forward, biased.forward), (op.backward, biased.backward)):
-        more = sum(w.bytes for w in with_bias(shape)) - sum(w.bytes for w in plain(shape))
-        assert more == pytest.approx(expected)
+    rows = op.rows(shape) * op.groups(shape)
+    for plain, with_bias, width, more in (
+        (op.forward, biased.forward, ahead, 0),
+        (op.backward, biased.backward, back, 1),
+    ):
+        (work,) = (w for w in with_bias(shape) if w not in plain(shape))
+        assert work.bytes == pytest.approx(width * rows * outputs)
+        assert work.kernels == (each + more) * op.groups(shape) + once + more
 
 
 @given(experts(), folded())
