@@ -28,6 +28,7 @@ from meshwright.cli.tables import bullets, facts, grid, plain, section
 from meshwright.hardware.spec import Cluster
 from meshwright.planner.placements import PlacementPrice
 from meshwright.planner.result import Alternative, Estimate, Infeasibility, Result, SearchRecord
+from meshwright.planner.schedule_prices import SchedulePrice
 
 BAR_WIDTH: Final = 24
 ITEM_WIDTH: Final = 22
@@ -39,7 +40,11 @@ _STYLES: Final = {"OPTIMAL": "bold green", "FEASIBLE": "bold yellow"}
 
 
 def result_page(
-    result: Result, cluster: Cluster, width: int, placements: Sequence[PlacementPrice] = ()
+    result: Result,
+    cluster: Cluster,
+    width: int,
+    placements: Sequence[PlacementPrice] = (),
+    schedules: Sequence[SchedulePrice] = (),
 ) -> Group:
     """Return everything that ``solve`` has to say, files apart."""
     best = result.estimate
@@ -53,6 +58,8 @@ def result_page(
         parts.append(section("What binds", bullets(result.binding)))
     if len(placements) > 1:
         parts.append(section("Placements, innermost first", _placements(placements, result.objective_s)))
+    if len(schedules) > 1:
+        parts.append(section("Schedules, all else equal", _schedules(schedules, result.objective_s)))
     if result.alternatives:
         parts.append(
             section(
@@ -301,6 +308,16 @@ def _placements(found: Sequence[PlacementPrice], best_s: float | None) -> Table:
     for one in found:
         longer = NONE if best_s is None else percent(one.step_time_s / best_s - 1)
         table.add_row(", ".join(one.order), seconds(one.step_time_s), longer)
+    return table
+
+
+def _schedules(found: Sequence[SchedulePrice], best_s: float | None) -> Table:
+    """Return what each schedule costs with the same stages and recomputation, and whether it fits."""
+    table = grid("Schedule", "Step", "Longer by", "Memory", right=(1, 2))
+    for one in found:
+        longer = NONE if best_s is None else percent(one.step_time_s / best_s - 1)
+        fits = "fits" if one.fits else "too much"
+        table.add_row(one.schedule, seconds(one.step_time_s), longer, fits)
     return table
 
 

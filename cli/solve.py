@@ -15,6 +15,7 @@ from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.placements import PlacementPrice, price_placements
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Result
+from meshwright.planner.schedule_prices import SchedulePrice, price_schedules
 
 CODES: Final = {
     "OPTIMAL": ExitCode.FOUND,
@@ -40,10 +41,12 @@ def run(flags: Mapping[str, Any]) -> ExitCode:
     if flags["as_json"]:
         files = _write(problem, result, flags)
         placements = [one.to_dict() for one in _placements(problem, result)]
-        write_json(result.to_dict() | {"placements": placements, "files": files})
+        schedules = [one.to_dict() for one in _schedules(problem, result)]
+        write_json(result.to_dict() | {"placements": placements, "schedules": schedules, "files": files})
         return CODES[result.status]
     console = screen()
-    show(console, result_page(result, problem.cluster, console.width, _placements(problem, result)))
+    priced = _placements(problem, result), _schedules(problem, result)
+    show(console, result_page(result, problem.cluster, console.width, *priced))
     files = _write(problem, result, flags)
     if files:
         show(console, files_written(files))
@@ -61,6 +64,11 @@ def _search(problem: Problem, request: Request, *, quiet: bool) -> Result:
 def _placements(problem: Problem, result: Result) -> tuple[PlacementPrice, ...]:
     """Return the price of the plan in each order of its dimensions."""
     return () if result.plan is None else price_placements(problem, result.plan)
+
+
+def _schedules(problem: Problem, result: Result) -> tuple[SchedulePrice, ...]:
+    """Return the price of the plan under each schedule of as many chunks."""
+    return () if result.plan is None else price_schedules(problem, result.plan)
 
 
 def _check_output(folder: Path | None, *, force: bool) -> None:

@@ -4,6 +4,7 @@ import io
 import unicodedata
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,16 +14,17 @@ from meshwright.cli.plan_page import layout, mesh
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.planner.headroom import Headroom
 from meshwright.planner.result import Estimate, Result
+from meshwright.planner.schedule_prices import SchedulePrice
 from meshwright.planner.uncertainty import Uncertainty
 from tests.cli import examples
 
 
-def page(answer: Result | Estimate, width: int = 80) -> str:
+def page(answer: Result | Estimate, width: int = 80, **more: Any) -> str:
     """Return a page as it is piped."""
     file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     console = Console(file=file, width=width, markup=False, highlight=False, emoji=False)
     make = render.result_page if isinstance(answer, Result) else render.estimate_page
-    render.show(console, make(answer, examples.cluster(), width))  # type: ignore[arg-type]
+    render.show(console, make(answer, examples.cluster(), width, **more))  # type: ignore[arg-type]
     file.seek(0)
     return file.read()
 
@@ -265,3 +267,13 @@ def test_a_terminal_without_unicode_gets_plain_signs(encoding: str) -> None:
 
 def test_infinite_bound_is_not_shown_as_a_time() -> None:
     assert str(inf) not in page(examples.infeasible())
+
+
+def test_schedules_tell_what_they_cost_and_whether_they_fit() -> None:
+    best = examples.result().objective_s or 1.0
+    found = [SchedulePrice("zb1p", 0.95 * best, True), SchedulePrice("zb2p", 1.1 * best, False)]
+    told = section(page(examples.result(), schedules=found), "Schedules, all else equal")
+    assert "zb1p" in told
+    assert "-5.0 % fits zb2p" in told
+    assert "10.0 % too much" in told
+    assert "Schedules" not in page(examples.result(), schedules=found[:1])
