@@ -4,8 +4,9 @@ Every device has its own way to the host (PCIe or C2C) and an equal share of the
 which one socket of eight channels of DDR4-3200 gives at 8 x 25.6 GB/s (ZeRO-Offload, arXiv 2101.06840, runs
 Adam at the host's memory bandwidth). Drives lie behind it (ZeRO-Infinity, arXiv 2104.07857): every device has
 an equal share of their rate, reading and writing overlap the update and the host link, so that the slowest of
-them is what takes time. Left out: a second socket, pinned buffers between drives and link, and drives that
-write more slowly than they read.
+them is what takes time. Left out: a second socket, pinned buffers between drives and link, drives that
+write more slowly than they read, and devices of one host without links of their own (PCIe), whose collectives
+cross the same port as what is offloaded.
 """
 
 from typing import Final

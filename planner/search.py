@@ -42,8 +42,6 @@ class Effort:
 PROOF = Effort(mesh_limit=0.1, retries=3)
 """Little for each mesh at first: what one finds cuts off the others, where long work on one is often in vain
 (Megatron's plans of 70B on 64 devices, whose chunks may be unequal, prove in less than half the time)."""
-WHOLE = Effort()
-"""Spent on a single mesh."""
 PATIENCE = 6
 BATCH = 24
 """Meshes whose stage bounds are computed together."""
@@ -110,9 +108,7 @@ def _try_even(f: Field, rows: IntArray, state: State) -> None:
             state.best = found
 
 
-def solve_mesh(
-    f: Field, row: int, cutoff_s: float, start: Found | None = None, effort: Effort = WHOLE
-) -> Outcome:
+def solve_mesh(f: Field, row: int, cutoff_s: float, start: Found | None, effort: Effort) -> Outcome:
     """Return the best plan of one mesh below a cutoff; ``start`` is a plan of it to begin from.
 
     The plans are listed where they are few (:mod:`meshwright.planner.cpsat.listing`); else CP-SAT decides.

@@ -74,9 +74,12 @@ def test_behind_a_dispatch_the_slower_of_host_and_device_counts(busy, launches):
 def test_a_stall_completes_what_host_and_device_need_in_a_row(times):
     """The host issues the experts, then the rest; the device follows: two machines in a row."""
     h, d, rest_h, rest_d = times
-    in_a_row = max(h + rest_h, max(h, d) + rest_d)
-    stalled = d + max(0.0, h - d) + rest_d
-    assert max(stalled, h + rest_h) == pytest.approx(in_a_row)
+    kind = mixture()
+    experts = [op.name for op in kind.operators if op.expert]
+    each = {name: d / len(experts) for name in experts}
+    issued = {name: h / GENERIC.forward_host_s / len(experts) for name in experts}
+    stalled = d + stalled_s(kind, each, issued, GENERIC)["dispatch"] + rest_d
+    assert max(stalled, h + rest_h) == pytest.approx(max(h + rest_h, max(h, d) + rest_d))
 
 
 def test_experts_issued_one_by_one_hold_up_a_synchronised_forward_pass_alone():

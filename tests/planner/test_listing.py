@@ -10,7 +10,7 @@ from meshwright.planner.cpsat.listing import list_plans
 from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.field import Field, survey
 from meshwright.planner.problem import Problem
-from meshwright.planner.search import PROOF, solve_mesh
+from meshwright.planner.search import PROOF, Effort, solve_mesh
 from tests.planner.small import SEEDS, fields
 
 UNIT = 1e-5
@@ -66,7 +66,7 @@ def test_where_plans_are_many_the_list_is_no_proof_and_the_solver_goes_on(
         assert got is not None
         if got.best is not None:
             assert got.best.step_s >= least * (1 - 1e-9)
-        outcome = solve_mesh(f, row, 1e3)
+        outcome = solve_mesh(f, row, 1e3, None, Effort())
         assert outcome.proven
         assert outcome.bound_s <= least * (1 + 1e-9)
         if np.isfinite(least):
