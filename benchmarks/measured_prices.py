@@ -1,6 +1,6 @@
 """Published runs priced by the planner's own cost models, in batches of runs that share a setting."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,7 +8,7 @@ from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
 from benchmarks.row_fields import unknown_words
 from benchmarks.row_model import graph_of, predicts_ahead
-from benchmarks.row_profile import profile_of
+from benchmarks.row_profile import profile_of, taken_to_overlap
 from benchmarks.row_strategy import sequences_of, with_local_batch, write
 from benchmarks.rows import Row, counter_of
 from meshwright.costmodels.memory import ITEMS
@@ -24,6 +24,8 @@ from meshwright.planner.strategy import chunks_from, plan_from
 
 OUTSIDE_ALLOCATOR = ("communicators", "context")
 """Items that no framework's allocator sees."""
+
+OVERLAPS = "tensor-parallel traffic is taken to overlap, as NeMo's does on the same library"
 
 
 @dataclass(frozen=True)
@@ -108,36 +110,9 @@ def as_run(row: Row) -> Row:
 
     A note may say that the run took one of the devices that its table names.
     """
-    return on_one_device(row) if "ran on 1 device" in row.notes else row
-
-
-def on_one_device(row: Row) -> Row:
-    """Return a row with what follows from a single device, whatever number its table names."""
+    if "ran on 1 device" not in row.notes:
+        return row
     return replace(row, num_gpus=1, dp=1, sharding="ddp", sharding_as_printed=None, recompute="none")
-
-
-def ran_alone(rows: Iterable[Row]) -> frozenset[str]:
-    """Return the ids of runs on a device of their own although their rows name several.
-
-    Shards of states are smaller on several devices than on one, so a sharded run cannot peak, to the last
-    printed digit, where a run on one device with the same settings does: its table names devices of which
-    the script took one.
-    """
-    every = [row for row in rows if row.peak_memory_gib is not None]
-    single = {_settings_and_peak(row) for row in every if row.num_gpus == 1}
-    return frozenset(
-        row.id
-        for row in every
-        if row.num_gpus != 1
-        and (row.sharding or "").startswith(("zero", "fsdp"))
-        and _settings_and_peak(row) in single
-    )
-
-
-def _settings_and_peak(row: Row) -> Hashable:
-    """Return what two runs of one table share that differ in their devices alone, and the printed peak."""
-    sizes = (row.seq_len, row.micro_batch, row.global_batch, row.precision, row.optimizer, row.tuning)
-    return (row.source, row.model_name, row.framework, *sizes, row.peak_memory_gib)
 
 
 def express(row: Row) -> Expressed:
@@ -185,6 +160,7 @@ def express(row: Row) -> Expressed:
         about_precision,
         about_optimizer,
         about_tuning,
+        (OVERLAPS,) if plan.tp > 1 and taken_to_overlap(row) else (),
     )
     notes = tuple(note for each in (*about, written.assumptions) for note in each)
     return Expressed(row, problem, plan, notes)
@@ -201,10 +177,9 @@ def price_rows(rows: Iterable[Row], detail: bool = False) -> list[Priced]:
     every = tuple(rows)
     answers: dict[str, Priced] = {}
     runs: list[Expressed] = []
-    alone = ran_alone(every)
     for row in every:
         try:
-            runs.append(express(on_one_device(row) if row.id in alone else row))
+            runs.append(express(row))
         except MeshwrightError as error:
             answers[row.id] = Priced(row, reason=str(error))
     prices = price_cases([Case(run.problem, run.plan) for run in runs], detail)

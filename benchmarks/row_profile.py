@@ -79,6 +79,15 @@ def profile_of(row: Row) -> str:
     return profile_with(base, {k: v for k, v in switches.items() if getattr(own, k) != v})
 
 
+def taken_to_overlap(row: Row) -> bool:
+    """Return whether a run of a Megatron-Core release is taken to hide tensor-parallel traffic, as NeMo does.
+
+    An assumption about that stack, whatever the model: no row states it.
+    """
+    own = base_profile(row).startswith(("megatron-core", "nemo-2024"))
+    return own and "megatron-core" in row.framework.lower()
+
+
 def base_profile(row: Row) -> str:
     """Return the profile of a framework and its year."""
     framework = row.framework.lower()
@@ -178,8 +187,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["gradient_buckets"] = False  # thunder.distributed.ddp reduces the gradients themselves
     if drops_tokens(row):
         found |= CAPACITIES
-    if base.startswith("megatron-core") and "megatron-core" in row.framework.lower():
-        found["overlap_tensor"] = find_profile("nemo-2024").overlap_tensor  # as in its runs of dense models
+    if taken_to_overlap(row):
+        found["overlap_tensor"] = find_profile("nemo-2024").overlap_tensor
     if row.stated("moe_a2a_overlap") or _hides_exchange(row):
         found |= BATCHES_BESIDE
     return found | _graphs(row)

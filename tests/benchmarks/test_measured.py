@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import measured, row_settings
-from benchmarks.measured_prices import OUTSIDE_ALLOCATOR, Priced, express, price_rows, ran_alone
+from benchmarks.measured_prices import OUTSIDE_ALLOCATOR, Priced, express, price_rows
 from benchmarks.row_fields import WORDS
 from benchmarks.row_model import NotExpressibleError, graph_of
 from benchmarks.row_profile import profile_of
@@ -305,23 +305,6 @@ def test_recompute_words_become_modes() -> None:
     assert modes(recompute="selective-op (+save a2a,_to_copy)") == ("full", "none", "full", "none")
     assert modes(recompute="selective-op (graph default)") == ("selective",) * 4
     assert modes(extra={"cpu_offloading_num_layers": 3}) == ("offload", "offload", "offload", "none")
-
-
-def test_a_sharded_run_that_peaks_as_on_one_device_ran_on_one() -> None:
-    few = {"num_gpus": 4, "dp": 4, "tp": 1, "pp": 1, "cp": 1}
-    several = replace(PLAIN, id="several", sharding="fsdp", peak_memory_gib=13.1, **few)  # type: ignore[arg-type]
-    single = replace(several, id="single", num_gpus=1, sharding="none")
-    assert ran_alone([several, single]) == {"several"}
-    for other in (
-        replace(single, peak_memory_gib=13.2),
-        replace(single, micro_batch=64),
-        replace(single, num_gpus=2),
-    ):
-        assert not ran_alone([several, other])
-    assert not ran_alone([replace(several, sharding="ddp"), single])
-    alone, _ = price_rows([several, single])
-    assert alone.expressed is not None
-    assert alone.expressed.problem.cluster.num_devices == 1
 
 
 def test_what_is_allocated_holds_no_gradients_that_are_still_to_come() -> None:
