@@ -41,6 +41,8 @@ def read_ranks(text: str, devices: int) -> list[int]:
         if not start <= stop < devices:
             raise MeshwrightError(f"ranks: {item.strip()!r} is not within 0-{devices - 1}, lowest first")
         found += range(start, stop + 1, every)
+        if len(found) > devices:  # before a text of many ranges fills the memory
+            raise MeshwrightError(f"ranks: {item.strip()!r} makes more ranks than the {devices} devices")
     return found
 
 

@@ -99,6 +99,8 @@ def in_use(groups: Mapping[Group, GroupSpan]) -> Mapping[Group, GroupSpan]:
 def state_spans(cluster: Cluster, s: Strategies) -> Spans:
     """Return the groups of states and of the pipeline."""
     copies, shard, experts = s.dp_replicate, s.dp_shard, s.expert_shards
+    # Copies that lie inside the context ranks do not fold; only models without experts may have them.
+    own = np.where((s.cp == 1) | (s.data_stride >= s.cp * s.tp), copies, 1)
     context, data, replicas, secondary, pipeline, *parts = _spans(
         cluster,
         [
@@ -108,7 +110,7 @@ def state_spans(cluster: Cluster, s: Strategies) -> Spans:
             (s.hpz, s.data_stride),
             (s.pp, s.pipeline_stride),
             *_folded(experts, np.where(experts > 1, s.etp * s.ep, 1), s),
-            *_folded(copies, np.where(copies > 1, s.etp * s.ep * experts, 1), s),
+            *_folded(own, np.where(own > 1, s.etp * s.ep * experts, 1), s),
         ],
     )
     return Spans(

@@ -1,5 +1,6 @@
 """Reading small YAML files that people wrote: safely, with one clear error for each way to be wrong."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -109,9 +110,9 @@ def _loader_class() -> "type[yaml.SafeLoader]":
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
             """Return the mapping of a node; refuses a key that is written twice."""
-            keys = [key.value for key, _ in node.value if isinstance(key.value, str)]
-            for key in keys:
-                if keys.count(key) > 1:
+            counts = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
+            for key, times in counts.items():
+                if times > 1:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"key {key!r} is written twice", node.start_mark
                     )

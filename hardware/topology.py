@@ -8,6 +8,7 @@ Nodes are ``("leaf", i)`` (a device, or a block of them in a big cluster), ``("n
 ``("uplink", tier, i)`` (what a block below shares) and ``("switch", tier, i)``.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -94,14 +95,20 @@ def group_route(cluster: Cluster, ranks: Sequence[int]) -> GroupRoute:
         return GroupRoute(-1, "device", 1, float("inf"))
     k = next(t for t, block in enumerate(cluster.block_sizes) if members[0] // block == members[-1] // block)
     tier, below = cluster.tiers[k], _below(cluster, k)
-    nics = [rank // max(1, int(tier.devices_per_nic)) for rank in members]
+    nics = Counter(rank // max(1, int(tier.devices_per_nic)) for rank in members)
     whole = replace(cluster, tiers=cluster.tiers[: k + 1])
     graph = cluster_graph(whole, max(MAX_LEAVES, tier.fan_out))
     leaf_devices = graph.graph["leaf_devices"]
     blocks = _by_block([rank % whole.num_devices for rank in members], below)
     measure = _axis_cut if tier.kind in AXES else _mesh_flow if tier.kind == "mesh" else _switch_cut
-    rate = min(measure(_tier_only(graph, k), whole, k, blocks, block, leaf_devices) for block in blocks)
-    return GroupRoute(k, tier.name, max(map(nics.count, nics)), rate)
+    links = _tier_only(graph, k)
+    rate = min(measure(links, whole, k, blocks, block, leaf_devices) for block in _unlike(blocks))
+    return GroupRoute(k, tier.name, max(nics.values()), rate)
+
+
+def _unlike(blocks: dict[int, list[int]]) -> list[int]:
+    """Return one block for each count of members: the blocks of a tier are equal in all else."""
+    return list({len(members): block for block, members in blocks.items()}.values())
 
 
 def _below(cluster: Cluster, k: int) -> int:

@@ -1,7 +1,8 @@
 """What meshes of one ``tp``, ``cp``, ``pp`` and ``dp`` may differ in: tables of choices and their product."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import isqrt
 
 import numpy as np
 
@@ -18,13 +19,39 @@ USUAL = {"offload": Choice(allowed=frozenset({"none"}))}
 """What is searched where the job says nothing; of schedules those that are usual in the target."""
 
 
+_TRIED_AT_ONCE = 100_000
+"""Numbers that are tried as factors in one call."""
+
 _LAYOUT = ("placement", "ulysses", "ep", "etp", "dp_replicate", "hpz", "zero_stage", "offload")
 
 
-def divisors(n: int) -> list[int]:
-    """Return the divisors of ``n`` in rising order."""
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
+@lru_cache(maxsize=4096)
+def divisors(n: int) -> tuple[int, ...]:
+    """Return the divisors of ``n`` in rising order: the products of its prime powers.
+
+    Batches and lengths of up to 10^15 are asked for many times over, so that trying all numbers up to the
+    root of each would take minutes; what is left of one shrinks with every factor found.
+    """
+    found, rest, factor = [1], n, 2
+    while rest > 1:
+        factor = _least_factor(rest, factor)
+        powers = [1]
+        while rest % factor == 0:
+            rest //= factor
+            powers.append(powers[-1] * factor)
+        found = [d * power for d in found for power in powers]
+    return tuple(sorted(found))
+
+
+def _least_factor(n: int, least: int) -> int:
+    """Return the least divisor of ``n`` that is at least ``least``; ``n`` where none is up to its root."""
+    last = isqrt(n)
+    for start in range(least, last + 1, _TRIED_AT_ONCE):
+        tried = np.arange(start, min(start + _TRIED_AT_ONCE, last + 1), dtype=np.int64)
+        dividing = np.flatnonzero(n % tried == 0)
+        if len(dividing):
+            return int(tried[dividing[0]])
+    return n
 
 
 def admitted(problem: Problem, name: str, values: Sequence[int]) -> list[int]:

@@ -116,6 +116,7 @@ def test_ranks_are_read_as_they_are_written(first, last, step):
         (["dgx-h100:4", "--ranks", "32"], "within 0-31"),
         (["dgx-h100:4", "--ranks", "1" * 5000], "is no rank"),
         (["dgx-h100:4", "--ranks", "0,0"], "must be distinct"),
+        (["dgx-h100:4", "--ranks", ",".join(["0-31"] * 100_000)], "more ranks than the 32 devices"),
         (["h100", "--ranks", "0"], "h100-sxm is one device"),
         (["--ranks", "0"], "name the cluster"),
     ],

@@ -64,3 +64,10 @@ def test_a_file_that_may_not_be_read_is_said_so(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.open", refuse)
     with pytest.raises(CatalogueError, match="Permission denied"):
         read_yaml(path)
+
+
+def test_a_key_written_twice_is_found_among_as_many_as_a_file_can_hold():
+    many = "\n".join(f"k{i}: 1" for i in range(25_000))
+    assert len(parse_yaml(many, "mine.yaml")) == 25_000
+    with pytest.raises(CatalogueError, match="key 'k7' is written twice"):
+        parse_yaml(f"{many}\nk7: 2", "mine.yaml")

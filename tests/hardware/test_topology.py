@@ -137,6 +137,11 @@ def test_a_group_is_found_in_a_cluster_of_any_size():
     assert group_route(big, [0, 8]) == group_route(small, [0, 8])
 
 
+def test_all_ranks_of_thousands_of_nodes_get_what_those_of_a_few_do():
+    few, many = load_cluster("dgx-h100:4"), load_cluster("dgx-h100:2000")
+    assert group_route(many, range(16000)) == group_route(few, range(32))
+
+
 def test_fan_out_of_every_group_size_on_a_mesh_is_refereed_by_the_edges():
     cluster = load_cluster("mi300x-8")
     sizes = np.array([2, 4, 8])

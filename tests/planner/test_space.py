@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meshwright.planner.field import survey
 from meshwright.planner.job import Job
@@ -82,7 +83,28 @@ def test_a_space_without_a_mesh_is_empty() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 12, 97, 360, 1024])
 def test_divisors_are_all_and_rising(n: int) -> None:
-    assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
+    assert list(divisors(n)) == [d for d in range(1, n + 1) if n % d == 0]
+
+
+@given(st.integers(1, 10**15))
+@settings(max_examples=10, deadline=None)
+def test_divisors_of_the_largest_batch_pair_up_to_it(n: int) -> None:
+    found = divisors(n)
+    assert [n // d for d in reversed(found)] == list(found) == sorted(set(found))
+    assert all(n % d == 0 for d in found)
+
+
+def test_the_largest_batches_have_all_their_divisors() -> None:
+    assert len(divisors(10**15)) == 16 * 16  # 2^15 x 5^15
+    assert len(divisors(866421317361600)) == 26880  # the most of any number below 10^15
+    assert divisors(999999999999989) == (1, 999999999999989)  # a prime
+
+
+def test_dense_copies_around_which_context_ranks_lie_have_their_place() -> None:
+    job = {"global_batch_size": 16, "sequence_length": 98304, "pins": {"cp": 3, "tp": 2, "pp": 2}}
+    found = survey(Problem.load("llama-3.2-1b", "dgx-h100:24", job)).meshes
+    outside = found.stride("cp") > found.stride("pp")
+    assert (outside & (found.dp_replicate > 1)).any()
 
 
 @pytest.mark.parametrize("devices", [1, 8])
