@@ -19,8 +19,10 @@ from meshwright.hardware.spec import Accelerator
 
 LEAST: Final = 10
 """Runs from which a group's spread is believed."""
-COUNTERS: Final = ("reserved", "nvidia-smi", "active", "allocated")
-"""What counts a peak, first what decides whether a run fits: memory that the allocator holds."""
+HELD: Final = ("reserved", "nvidia-smi")
+"""What counts all that a device must hold, which decides whether a run fits."""
+USED: Final = ("active", "allocated")
+"""What counts the part of it that tensors use: says nothing of what an allocator keeps beside them."""
 UNSEEN: Final = "unseen"
 """In place of an accelerator: runs on any whose constants were fitted without a run on it."""
 _FILE: Final = "data/residuals.toml"
@@ -126,9 +128,15 @@ def _time_groups(stacks: Sequence[str], accelerator: Accelerator, kind: str) -> 
 def memory_spread(profile: str) -> Spread | None:
     """Return the signed errors, less their mean, of the nearest group of measured peaks of memory.
 
-    An error is measured over predicted, minus one. Nearest: the stack's own, its ancestors', all; of each by
-    :data:`COUNTERS`.
+    An error is measured over predicted, minus one. Nearest: the stack's own, its ancestors', all, of each by
+    :data:`HELD`; only where no run has that, the same by :data:`USED`.
     """
-    stacks = ({"profile": stack, "counter": counter} for stack in ancestry(profile) for counter in COUNTERS)
-    rest = ({"counter": counter} for counter in COUNTERS)
-    return _nearest("memory", (*stacks, *rest, {}))
+    stacks = ancestry(profile)
+
+    def by(counters: Sequence[str]) -> Iterator[Group]:
+        """Yield the groups of some counters, the nearest first."""
+        for stack in stacks:
+            yield from ({"profile": stack, "counter": counter} for counter in counters)
+        yield from ({"counter": counter} for counter in counters)
+
+    return _nearest("memory", (*by(HELD), *by(USED), {}))

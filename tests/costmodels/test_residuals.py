@@ -81,14 +81,13 @@ def test_where_nothing_was_measured_runs_that_nothing_was_fitted_to_tell(table: 
     assert dict(found.group) == unseen["of"]
 
 
-def test_a_stack_without_peaks_of_its_own_has_its_ancestors_and_reserved_memory_comes_first(
-    table: Table,
-) -> None:
+def test_what_a_device_holds_comes_first_then_the_nearest_stack(table: Table) -> None:
     groups = [
         of(profile="unsloth", counter="reserved"),
-        of(profile="unsloth", counter="allocated"),
-        of(profile="peft", counter="allocated"),
+        of(profile="peft", counter="nvidia-smi"),
         of(counter="reserved"),
+        of(profile="unsloth", counter="allocated"),
+        of(profile="peft", counter="active"),
         of(),
     ]
     for first in range(len(groups)):
