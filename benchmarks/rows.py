@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from benchmarks.row_fields import problem_of
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.files import unique_keys
 
 BUILT_IN: Final = Path(__file__).parent / "data" / "train.jsonl.xz"
 TRUSTED: Final = ("A", "B")
@@ -159,7 +160,9 @@ def read_all(files: Sequence[Path]) -> tuple[Row, ...]:
 
 def _parse(line: str, where: str) -> Row:
     try:
-        values = json.loads(line)
+        values = json.loads(line, object_pairs_hook=unique_keys(f"{where}: field"))
+    except MeshwrightError as error:
+        raise RowError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise RowError(f"{where}: not JSON that can be read ({error}); one object a line") from error
     if not isinstance(values, dict):

@@ -194,10 +194,17 @@ def _validate(model: type[ModelT], data: dict[str, Any], where: str) -> ModelT:
         raise _readable(error, model, where) from None
 
 
+_KINDS: Final = ("constrained-", "function-", "dict[", "list[", "tuple[")
+"""How pydantic's names of kinds begin, which stand in a place among the names of fields."""
+
+
 def _readable(error: "ValidationError", model: type["BaseModel"], where: str) -> CatalogueError:
     """Return the first problem as file, field, value, what is allowed."""
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"]) or "file"
+    # Where a field is of several kinds pydantic adds its own name of the kind, such as constrained-str.
+    parts = [str(part) for part in first["loc"]]
+    # Where a field is of several kinds pydantic adds its own name of the kind, such as constrained-str.
+    place = ".".join(part for part in parts if not part.startswith(_KINDS)) or "file"
     message = first["msg"].removeprefix("Value error, ")
     messages: dict[str, Callable[[], str]] = {
         "extra_forbidden": lambda: "a known field: " + ", ".join(_siblings(model, first["loc"])),

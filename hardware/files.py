@@ -1,12 +1,12 @@
 """Reading small YAML files that people wrote: safely, with one clear error for each way to be wrong."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from meshwright.hardware.errors import CatalogueError
+from meshwright.hardware.errors import CatalogueError, MeshwrightError
 
 if TYPE_CHECKING:
     import yaml
@@ -45,6 +45,19 @@ def read_text(path: Path, max_bytes: int = MAX_YAML_BYTES) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise CatalogueError(where, "text", "binary data", "UTF-8 text") from error
+
+
+def unique_keys(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
+    """Return what ``json.loads`` needs as ``object_pairs_hook`` to refuse a key that is written twice."""
+
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Return an object as a dictionary."""
+        counts = Counter(name for name, _ in pairs)
+        if len(counts) < len(pairs):
+            raise MeshwrightError(f"{where} {counts.most_common(1)[0][0]!r} is given twice")
+        return dict(pairs)
+
+    return build
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:

@@ -112,6 +112,8 @@ def _check_made_for(problem: Problem, plan: Plan) -> None:
         **{name: getattr(problem.job, name) for name in _OF_THE_JOB},
         **workload(problem),
     }
+    sizes = {"parameters": problem.base.parameters, "hidden_size": problem.base.hidden_size}
+    own |= {name: value for name, value in sizes.items() if getattr(plan, name) is not None}
     for name, value in own.items():
         told = getattr(plan, name)
         if told != value and (name != "profile" or absolute_name(told) != absolute_name(value)):

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.hardware.files import read_text
+from meshwright.hardware.files import read_text, unique_keys
 from meshwright.hardware.units import MIB
 
 SCHEMA_VERSION = 2
@@ -205,7 +205,7 @@ class Plan:
     def from_json(cls, text: str) -> "Plan":
         """Build a plan from JSON text; raises as :meth:`from_dict` does."""
         try:
-            data = json.loads(text, object_pairs_hook=_once)
+            data = json.loads(text, object_pairs_hook=unique_keys("plan: field"))
         except MeshwrightError:
             raise
         except (ValueError, TypeError, RecursionError) as error:
@@ -220,16 +220,6 @@ def read_plan(path: Path) -> Plan:
         return Plan.from_json(text)
     except MeshwrightError as error:
         raise MeshwrightError(f"{path}: {error}") from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object's fields, refusing repeated ones."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise MeshwrightError(f"plan: field {twice!r} is given twice")
-    return found
 
 
 def _upgraded(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from typing import Any, Final, Literal, get_args
 
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.files import unique_keys
 from meshwright.hardware.units import GIB, KIB, MIB
 
 ExchangeName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
@@ -249,7 +250,9 @@ def from_lines(text: str, where: str) -> list[Sample]:
 
 def _sample(line: str, where: str) -> Sample:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=unique_keys(f"{where}: field"))
+    except MeshwrightError:
+        raise
     except (ValueError, RecursionError):
         raise MeshwrightError(f"{where}: no JSON object") from None
     if not isinstance(row, dict) or row.get("kind") not in tuple(KINDS):

@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any, Final
 
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.hardware.files import beside, read_text
+from meshwright.hardware.files import beside, read_text, unique_keys
 from meshwright.hardware.units import MIB
 from meshwright.planner.calibrate.logs import FORMATS, read_log
 from meshwright.planner.estimate import check_plan, written_plan
@@ -101,7 +101,9 @@ def _together(runs: list[Observation]) -> Observation:
 
 def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=unique_keys(f"{where}: field"))
+    except MeshwrightError:
+        raise
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):

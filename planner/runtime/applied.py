@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.plan import Plan
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
+
+BATCH: Final = ("input_ids", "labels")
+"""What a step reads of a batch."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ class Applied:
         Raises
         ------
         MeshwrightError
-            If the batch has another shape.
+            If the batch has another shape, numbers that are not whole, or more than is read: what is left
+            unread, such as a mask of padding, would change the loss.
         """
         loss = self.forward_backward(batch)
         if self.max_grad_norm is not None:
@@ -87,6 +91,7 @@ class Applied:
 
     def forward_backward(self, batch: Mapping[str, Any]) -> float:
         """Add a batch's gradient to what the parameters hold; parameters and result as :meth:`step`'s."""
+        _check_names(batch)
         ids = self._taken(batch, "input_ids")
         labels = self._taken(batch, "labels") if "labels" in batch else ids
         if self.context.size > 1:
@@ -117,6 +122,10 @@ class Applied:
                 f"batch: {name} has shape {shape}, the plan needs {wanted}: micro_batch_size "
                 f"{self.plan.micro_batch_size} x num_microbatches {self.plan.num_microbatches} sequences "
                 "on each data-parallel rank"
+            )
+        if tensor.is_floating_point() or tensor.is_complex():
+            raise MeshwrightError(
+                f"batch: {name} holds {tensor.dtype}; whole numbers are expected, such as {name}.long()"
             )
         return tensor.to(self.device)
 
@@ -154,3 +163,12 @@ class Applied:
         for dim in (PIPELINE, REPLICATE, SHARD, CONTEXT):
             distributed.all_reduce(mean, group=self.mesh.get_group(dim))
         return float(mean)
+
+
+def _check_names(batch: object) -> None:
+    """Refuse a batch that is no mapping, or that holds what no step reads."""
+    if not isinstance(batch, Mapping):
+        raise MeshwrightError(f"batch: a mapping with input_ids is expected, not {type(batch).__name__}")
+    unread = [name for name in batch if name not in BATCH]
+    if unread:
+        raise MeshwrightError(f"batch: {unread[0]!r} is not read; allowed: {', '.join(BATCH)}; leave it out")

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.plan import Plan, read_plan
@@ -115,7 +115,7 @@ def apply(
         mesh=mesh,
         device=own,
         parts=parts,
-        optimizer=optimizer_fn([p for part in parts for p in part.parameters()]),
+        optimizer=_optimizer(optimizer_fn([p for part in parts for p in part.parameters()])),
         data_rank=data_rank(plan, mesh),
         data_ranks=plan.dp,
         loss_fn=loss,
@@ -145,6 +145,16 @@ def _check_arguments(optimizer_fn: object, max_grad_norm: object, device: str | 
         raise MeshwrightError(f"max_grad_norm is {max_grad_norm!r}; allowed: None or a number above 0")
     if device is not None and str(device).partition(":")[0] not in ("cpu", "cuda"):
         raise MeshwrightError(f"device is {device!r}; allowed: cuda and cpu (ROCm is cuda)")
+
+
+def _optimizer(made: object) -> "torch.optim.Optimizer":
+    """Return what ``optimizer_fn`` made, which each step asks to step and to forget its gradients."""
+    if not all(callable(getattr(made, name, None)) for name in ("step", "zero_grad")):
+        raise MeshwrightError(
+            f"optimizer_fn: it returned {type(made).__name__}; an optimizer with step and zero_grad is "
+            "expected, for example lambda weights: torch.optim.AdamW(weights)"
+        )
+    return cast("torch.optim.Optimizer", made)
 
 
 def _positive(value: object) -> bool:

@@ -31,6 +31,12 @@ def _degrees(plan: Plan) -> list[str]:
     """Return a line for each degree above 1 that is not applied."""
     unable = [name for name, able in TARGET_DEGREES if not getattr(TARGET, able)]
     found = [f"{name}={getattr(plan, name)}: only {name}=1" for name in unable if getattr(plan, name) > 1]
+    each = plan.micro_batch_size * plan.num_microbatches
+    if plan.global_batch_size != each * plan.dp:
+        found.append(
+            f"global_batch_size={plan.global_batch_size}: only micro_batch_size x num_microbatches x dp="
+            f"{each * plan.dp}"
+        )
     if plan.dp % plan.dp_replicate:
         found.append(f"dp_replicate={plan.dp_replicate}: only divisors of dp={plan.dp}")
     return found

@@ -93,3 +93,10 @@ def test_an_id_stands_once(tmp_path: Path) -> None:
 def test_the_built_in_rows_are_carried_compressed() -> None:
     assert BUILT_IN.suffix == ".xz"
     assert BUILT_IN.stat().st_size < 200_000
+
+
+def test_a_field_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": "a", "tp": 2, "tp": 4}\n')
+    with pytest.raises(RowError, match="line 1: field 'tp' is given twice"):
+        read_rows(path)

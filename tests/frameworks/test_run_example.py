@@ -131,18 +131,36 @@ def test_ranks_that_disagree_are_told(
     assert printed.count(message) == 2
 
 
-def test_a_batch_of_another_shape_is_refused(tmp_path: Path) -> None:
+def test_a_batch_that_cannot_be_trained_on_as_it_is_is_refused() -> None:
     code = (
         "import torch, meshwright\nfrom tests.frameworks import tiny\n"
         "_, plan = tiny.planned('native', 'cpu:1', dp=1)\n"
         "applied = meshwright.apply(plan, tiny.LLAMA.build(), torch.optim.SGD, device='cpu')\n"
-        "for batch in ({'input_ids': torch.zeros(8, 15, dtype=int)}, {}):\n"
+        "good = {'input_ids': torch.zeros(8, 16, dtype=int)}\n"
+        "short, real = torch.zeros(8, 15, dtype=int), torch.zeros(8, 16)\n"
+        "masked = good | {'attention_mask': good['input_ids']}\n"
+        "for batch in ({'input_ids': short}, {}, {'input_ids': real}, good | {'labels': real}, masked, 3):\n"
         "    try: applied.step(batch)\n"
         "    except meshwright.MeshwrightError as error: print(error)\n"
     )
     printed = start([sys.executable, "-c", code]).splitlines()
     assert printed[0].startswith("batch: input_ids has shape (8, 15), the plan needs (8, 16)")
     assert printed[1].startswith("batch: input_ids has shape (), the plan needs (8, 16)")
+    assert printed[2].startswith("batch: input_ids holds torch.float32; whole numbers are expected")
+    assert printed[3].startswith("batch: labels holds torch.float32; whole numbers are expected")
+    assert printed[4] == "batch: 'attention_mask' is not read; allowed: input_ids, labels; leave it out"
+    assert printed[5] == "batch: a mapping with input_ids is expected, not int"
+
+
+def test_a_function_that_makes_no_optimizer_is_refused() -> None:
+    code = (
+        "import meshwright\nfrom tests.frameworks import tiny\n"
+        "_, plan = tiny.planned('native', 'cpu:1', dp=1)\n"
+        "try: meshwright.apply(plan, tiny.LLAMA.build(), lambda weights: None, device='cpu')\n"
+        "except meshwright.MeshwrightError as error: print(error)\n"
+    )
+    said = "optimizer_fn: it returned NoneType; an optimizer with step and zero_grad is expected"
+    assert said in start([sys.executable, "-c", code])
 
 
 @pytest.mark.parametrize(

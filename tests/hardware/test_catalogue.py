@@ -170,3 +170,9 @@ def test_listing_names_loads_neither_pydantic_nor_yaml():
 
 def test_names_are_sorted_and_known():
     assert list(cluster_names()) == sorted(cluster_names()) and "dgx-h100" in cluster_names()
+
+
+@pytest.mark.parametrize("value", [3, ["a"]])
+def test_a_field_of_several_kinds_is_called_by_its_own_name(write, value):
+    with pytest.raises(CatalogueError, match=": accelerator is "):
+        load_cluster(write(changed(accelerator=value)))

@@ -40,6 +40,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"chunks": _chunks((0, 0, 10), (1, 10, 33))}, "the chunks end at layer 33"),
     ({"recompute": ("full", *("none",) * 33)}, "layer 0 (full) cannot be recomputed"),
     ({"dp": 4}, "device count"),
+    ({"parameters": 3}, "parameters is 3, here it is 8030261248"),
+    ({"hidden_size": 4095}, "hidden_size is 4095, here it is 4096"),
 ]
 
 

@@ -70,6 +70,7 @@ def test_every_kind_of_case_can_be_written():
         ("nothing", "no JSON"),
         ("[" * 5000, "no JSON"),
         ("[]", "kind"),
+        ('{"kind": "host", "what": "launch", "seconds": 1, "seconds": 2}', "'seconds' is given twice"),
         ({"kind": "rumour", "seconds": 1}, "kind"),
         ({"kind": "stream", "dtype": "fp32", "elements": 4}, "seconds"),
         ({"kind": "stream", "dtype": "fp32", "elements": 4, "seconds": -1}, "seconds"),

@@ -95,6 +95,7 @@ def test_a_framework_s_log_needs_the_plan_that_ran(tmp_path):
         ({"plan": "plan.json", "step_time_s": True}, "step_time_s"),
         ({"plan": "plan.json", "step_time_s": float("inf")}, "step_time_s"),
         ({"plan": "plan.json", "step_time_s": 1, "peak_memory_bytes": -1}, "peak_memory_bytes"),
+        ('{"plan": "plan.json", "step_time_s": 1, "step_time_s": 2}', "field 'step_time_s' is given twice"),
         ('{"plan": "plan.json", "step_time_s": 1' + "0" * 400 + "}", "step_time_s.*from 1e-06 to 1e"),
         ({"plan": "plan.json", "step_time_s": 1e-300}, "step_time_s"),
         ({"plan": "plan.json", "step_time_s": 1, "peak_memory_bytes": 10**400}, "peak_memory_bytes"),

@@ -34,6 +34,7 @@ BEYOND = {
     "recompute=selective": {"recompute": ("none", *["selective"] * 32, "none")},
     "recompute=full on layer 0": {"recompute": ("full", *["none"] * 33)},
     "recompute=full on layer 33": {"recompute": (*["none"] * 33, "full")},
+    "global_batch_size=7": {"global_batch_size": 7},
     "dp_replicate=3": {"dp_replicate": 3},
     "chunks: pp x vpp=1": {"chunks": (Chunk(0, 0, 16), Chunk(0, 16, 34))},
 }
