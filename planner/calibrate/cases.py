@@ -24,6 +24,8 @@ Part = Literal["product", "collective", "both"]
 StreamName = Literal["sum", "norm", "gate", "rotary"]
 HostName = Literal["operator", "launch", "forward", "backward", "step", "tensor_forward", "tensor_backward"]
 TENSOR_PASSES: Final[tuple[HostName, ...]] = ("tensor_forward", "tensor_backward")
+DTYPES: Final = ("fp32", "tf32", "bf16", "fp16")
+"""What is measured on any machine; each has its bytes and its rate in the cost models."""
 MAX_SAMPLES: Final = 100_000
 SHORTEST_S: Final = 1e-9
 """Of a case: a cycle or two of any processor's clock."""
@@ -271,7 +273,8 @@ def _sample(line: str, where: str) -> Sample:
             f"{where}: {(unknown or missing)[0]!r}; the fields are {', '.join(own)}, seconds"
         )
     for name, value in row.items():
-        _check(own[name].type, value, f"{where}: {name}")
+        words = DTYPES if name == "dtype" else get_args(own[name].type)
+        _check(own[name].type, words, value, f"{where}: {name}")
     return Sample(kind(**row), float(seconds))
 
 
@@ -279,15 +282,13 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _check(wanted: Any, value: Any, where: str) -> None:
-    """Raise MeshwrightError unless a field's value is of its type: a count, a switch, a word."""
+def _check(wanted: Any, words: Sequence[str], value: Any, where: str) -> None:
+    """Raise MeshwrightError unless a field's value is of its type: a count, a switch, one of some words."""
     if wanted is int:
         fits, what = _number(value) and 1 <= value <= 10**12 and int(value) == value, "a count"
     elif wanted is bool:
         fits, what = isinstance(value, bool), "true or false"
     else:
-        words = get_args(wanted)
-        fits = isinstance(value, str) and (not words or value in words)
-        what = f"one of {', '.join(words)}" if words else "a word"
+        fits, what = isinstance(value, str) and value in words, f"one of {', '.join(words)}"
     if not fits:
         raise MeshwrightError(f"{where} is {reprlib.repr(value)}; {what} is expected")

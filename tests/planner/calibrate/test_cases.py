@@ -82,6 +82,10 @@ def test_every_kind_of_case_can_be_written():
         ({"kind": "stream", "dtype": "fp32", "elements": 4, "seconds": 1, "more": 1}, "more"),
         ({"kind": "stream", "dtype": "fp32", "elements": 4.5, "seconds": 1}, "elements"),
         ({"kind": "stream", "dtype": 3, "elements": 4, "seconds": 1}, "dtype"),
+        (
+            {"kind": "stream", "dtype": "fp99", "elements": 4, "seconds": 1},
+            "dtype is .fp99.; one of fp32",
+        ),
         ({"kind": "host", "what": "all", "seconds": 1}, "what"),
     ],
 )
