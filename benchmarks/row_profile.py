@@ -46,6 +46,8 @@ ROUTER_CAPTURED: Final = 0.6
 CAPACITIES: Final = {"expert_padding": False, "dispatch_sync_s": 0.0}
 """Experts with a capacity have whole tiles, and their rows are known without asking the device."""
 
+NOT_HIDDEN: Final = re.compile(r"\bno (comm )?overlap", re.IGNORECASE)
+"""Words for gradients and parameters that travel while nothing computes."""
 BATCHES_BESIDE: Final = {"overlap_experts": 0.7, "layer_host_s": 5e-3}
 """Where one micro-batch's exchange runs beside another's compute (``--overlap-moe-expert-parallel-comm``),
 each part of a layer (attention, dispatch, experts, combine, what follows) is a node of a schedule, issued by
@@ -189,6 +191,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found |= CAPACITIES
     if taken_to_overlap(row):
         found["overlap_tensor"] = find_profile("nemo-2024").overlap_tensor
+    if NOT_HIDDEN.search(row.sharding_as_printed or ""):
+        found |= {"overlap_gradients": 0.0, "overlap_parameters": 0.0}
     if row.stated("moe_a2a_overlap") or _hides_exchange(row):
         found |= BATCHES_BESIDE
     return found | _graphs(row)

@@ -86,3 +86,10 @@ def test_a_dense_model_has_no_dispatcher() -> None:
     mixture = replace(rows["bridge2604_qwen330ba3b_gb300_mxfp8_8"], extra=None)
     assert base_profile(mixture) == "megatron-bridge-hybridep"
     assert base_profile(replace(mixture, moe=None)) == "megatron-bridge"
+
+
+def test_what_a_row_says_does_not_overlap_is_waited_for() -> None:
+    apart = profile(sharding_as_printed="distributed optimizer (zero1), no comm overlap")
+    assert (apart.overlap_gradients, apart.overlap_parameters) == (0.0, 0.0)
+    beside = profile(sharding_as_printed="dist-opt, overlap grad sync + param sync")
+    assert min(beside.overlap_gradients, beside.overlap_parameters) > 0
