@@ -53,6 +53,8 @@ def from_module(module: Any, example_inputs: Any = None, *, name: str | None = N
             type(module).__name__, "it is no torch.nn.Module", "a module, or load_model() for a config.json"
         )
     trace = record(module, example_inputs)
+    if next(module.parameters(), None) is None:
+        raise TraceError(type(module).__name__, "it has no parameter to train", "a module with weights")
     config = told(module, "config")
     family = str(told(config, "model_type") or type(module).__name__)
     return build_graph(

@@ -281,6 +281,7 @@ class Bounded(nn.Linear):
         (nn.Linear(4, 4), (torch.zeros(2, 5),), "fails on the example inputs"),
         (nn.Linear(4, 4), 7, "an? int is no input"),
         (nn.Linear(4, 4), None, "no config"),
+        (nn.ReLU(), torch.zeros(1, 2, 4), "no parameter to train"),
         ("gpt2", None, "no torch.nn.Module"),
     ],
 )
