@@ -21,9 +21,7 @@ def calibrate(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE.YAML", help="The cluster file to write.")
     ],
-    budget_s: Annotated[
-        float, typer.Option("--budget", metavar="S", help="Seconds to measure for; 120 by default.")
-    ] = 120.0,
+    budget_s: Annotated[float, typer.Option("--budget", metavar="S", help="Seconds to measure for.")] = 120.0,
     merge: Annotated[
         list[Path] | None,
         typer.Option("--merge", metavar="SAMPLES.JSONL", help="Samples of an earlier run; may be repeated."),

@@ -8,6 +8,7 @@ from meshwright.cli.jobfile import Request, StrategySchema, read_request
 from meshwright.cli.render import estimate_page, show
 from meshwright.cli.tables import screen, write_json
 from meshwright.planner.plan import JOB_FIELDS, Plan, read_plan
+from meshwright.planner.plan_names import names_of
 from meshwright.planner.problem import Problem
 
 _OF_PLAN: Final = ("model", "cluster", "headroom", *JOB_FIELDS)
@@ -18,7 +19,8 @@ def run(flags: Mapping[str, Any]) -> ExitCode:
     """Read the request, price its plan and print what it costs."""
     given = read_plan(flags["plan"]) if flags["plan"] else None
     request = read_request(flags, _of_plan(given) if given else None)
-    problem = Problem.load(request.model, request.cluster, request.job)
+    with names_of(given):
+        problem = Problem.load(request.model, request.cluster, request.job)
     from meshwright.planner.estimate import estimate_problem
 
     price = estimate_problem(problem, given or _plan(problem, request))

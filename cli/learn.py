@@ -132,14 +132,14 @@ def constants_table(found: "Learned") -> Any:
     from meshwright.cli.tables import grid, plain
     from meshwright.planner.calibrate.bounds import MEMORY, PROFILE
 
-    table = grid("Constant", "Before", "After", "Allowed", "Because", right=(1, 2))
+    table = grid("Constant", "Before", "After", "Allowed", "Because", right=(1, 2), whole=(0,))
     still = {name: (value, value) for name, value in found.beyond.items() if name not in found.moved}
     for name, (before, after) in {**found.moved, **still}.items():
         bounds = {**PROFILE, **MEMORY}[name]
         on = " (on its bound)" if bounds.near(after) else ""
         on = " (outside)" if name in found.beyond else on
-        allowed = f"{bounds.low:.3g} to {bounds.high:.3g}"
-        table.add_row(*map(plain, (name, f"{before:.3g}", f"{after:.3g}{on}", allowed, bounds.reason)))
+        allowed = f"{bounds.low:.3g} to {bounds.high:.3g}{on}"
+        table.add_row(*map(plain, (name, f"{before:.3g}", f"{after:.3g}", allowed, bounds.reason)))
     return table
 
 

@@ -39,7 +39,10 @@ def read_ranks(text: str, devices: int) -> list[int]:
             )
         start, stop, every = map(int, numbers)
         if not start <= stop < devices:
-            raise MeshwrightError(f"ranks: {item.strip()!r} is not within 0-{devices - 1}, lowest first")
+            raise MeshwrightError(
+                f"ranks: {item.strip()!r} is not within 0-{devices - 1}, lowest first; "
+                "a cluster of more nodes is named with their number, such as dgx-h100:8"
+            )
         found += range(start, stop + 1, every)
         if len(found) > devices:  # before a text of many ranges fills the memory
             raise MeshwrightError(f"ranks: {item.strip()!r} makes more ranks than the {devices} devices")

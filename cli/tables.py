@@ -24,17 +24,19 @@ def plain(text: Any, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def grid(*headers: str, right: Iterable[int] = (), title: str | None = None) -> Table:
-    """Return a table with one rule below its head; ``right`` are the columns of numbers."""
+def grid(
+    *headers: str, right: Iterable[int] = (), whole: Iterable[int] = (), title: str | None = None
+) -> Table:
+    """Return a table with one rule below its head; ``right`` are numbers, ``whole`` words never broken."""
     heading = plain(title, "bold") if title else None
     table = Table(box=SIMPLE_HEAD, title=heading, title_justify="left", pad_edge=False, show_edge=False)
-    numbers = set(right)
+    numbers, unbroken = set(right), {*right, *whole}
     for index, header in enumerate(headers):
         is_number = index in numbers
         table.add_column(
             header,
             justify="right" if is_number else "left",
-            no_wrap=is_number,
+            no_wrap=index in unbroken,
             overflow="fold",
             header_style="dim",
         )

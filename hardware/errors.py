@@ -35,3 +35,4 @@ class UnknownNameError(MeshwrightError):
         else:
             hint = f"known: {', '.join(sorted(known)[:MAX_NAMES_SHOWN])}{more}"
         super().__init__(f"{what}: {name!r} is not known; {hint}")
+        self.name = name

@@ -27,6 +27,7 @@ from meshwright.hardware.units import MIB
 from meshwright.planner.calibrate.logs import FORMATS, read_log
 from meshwright.planner.estimate import check_plan, written_plan
 from meshwright.planner.plan import JOB_FIELDS, Plan, read_plan
+from meshwright.planner.plan_names import names_of
 from meshwright.planner.problem import Problem
 
 MAX_LOG_BYTES: Final = 64 * MIB
@@ -165,7 +166,8 @@ def _with_problem(plan: Plan, given: Given) -> tuple[Problem, Plan]:
     job = {name: value for name in JOB_FIELDS if (value := getattr(plan, name)) is not None}
     if given.profile is not None:
         job["profile"] = given.profile
-    problem = Problem.load(given.model or plan.model, given.cluster or plan.cluster, job)
+    with names_of(plan):
+        problem = Problem.load(given.model or plan.model, given.cluster or plan.cluster, job)
     # The problem may name these by other paths.
     model, cluster, profile = problem.model.name, problem.cluster.name, problem.profile.name
     own = replace(plan, model=model, cluster=cluster, profile=profile)

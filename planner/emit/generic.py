@@ -13,6 +13,8 @@ def script(problem: Problem, plan: Plan) -> list[str]:
     return [
         "Read `plan.json` (its path is in `MESHWRIGHT_PLAN`; the degrees are in `MESHWRIGHT_TP`, "
         "`MESHWRIGHT_PP` and `MESHWRIGHT_DP`) and apply it: no framework was chosen, so none is configured.",
+        "`launch.sh` starts what `--script` named, else `train.py` of the folder that you stand in; "
+        "`TRAIN_SCRIPT=FILE ./launch.sh` starts another.",
         f"Lay the ranks out with {', '.join(_order(plan))} innermost first.",
         *script_notes(problem, plan),
     ]

@@ -114,6 +114,7 @@ def test_ranks_are_read_as_they_are_written(first, last, step):
         (["dgx-h100:4", "--ranks", "0-7:0"], "'0-7:0' is no rank"),
         (["dgx-h100:4", "--ranks", "7-0"], "lowest first"),
         (["dgx-h100:4", "--ranks", "32"], "within 0-31"),
+        (["dgx-h100", "--ranks", "0-56:8"], "such as dgx-h100:8"),
         (["dgx-h100:4", "--ranks", "1" * 5000], "is no rank"),
         (["dgx-h100:4", "--ranks", "0,0"], "must be distinct"),
         (["dgx-h100:4", "--ranks", ",".join(["0-31"] * 100_000)], "more ranks than the 32 devices"),

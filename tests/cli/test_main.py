@@ -126,6 +126,17 @@ def test_estimate_gives_the_same_price_by_flags_by_file_and_by_plan(tmp_path: Pa
         assert json.loads(done.stdout) == by_flags
 
 
+@pytest.mark.parametrize("field", ["model", "cluster", "profile"])
+def test_a_plan_made_from_a_file_says_which_flag_names_it_again(field: str, tmp_path: Path) -> None:
+    made = json.loads(run("estimate", *JOB, "--zero", "3", "--json").stdout)["plan"]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({**made, field: "of-mine:1" if field == "cluster" else "of-mine"}))
+    refused = run("estimate", "--plan", str(plan))
+    assert refused.exit_code == 2
+    assert f"given again (--{field} FILE)" in " ".join(refused.stderr.split())
+    assert "given again" not in run("estimate", "--plan", str(plan), f"--{field}", "no-such").stderr
+
+
 def test_estimate_page_when_piped() -> None:
     done = shell("estimate", *JOB, *EXPLICIT)
     assert (done.returncode, done.stderr) == (0, "")
