@@ -190,7 +190,9 @@ def group_line(name: str, group: Mapping[str, Any]) -> list[str]:
 
 
 def _target_line(found: Mapping[str, Any]) -> list[str]:
-    shown = [percent(v) if found["percent"] else ("-" if v is None else f"{v:.2f}") for v in _ends(found)]
+    # two digits, as a figure may miss its target by less than one
+    scale = 100 if found["percent"] else 1
+    shown = ["-" if v is None else f"{scale * v:.2f}" for v in _ends(found)]
     way = ">=" if found["at_least"] else "<="
     met = {None: "no rows", True: "met", False: "missed"}[found["met"]]
     return [found["what"], shown[0], f"{way} {shown[1]}", met]
