@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.costmodels.collectives import collective_time
@@ -137,6 +137,7 @@ def test_ranks_of_a_tensor_group_wait_for_the_slowest_of_their_hosts(doublings: 
     assert several == pytest.approx(one * (1 + spread * doublings), rel=1e-3)
 
 
+@settings(max_examples=15)
 @given(st.floats(0.01, 1.0))
 def test_a_split_block_costs_the_host_more_in_every_pass(seconds: float) -> None:
     """Forward, backward and where all of it runs again; a block of one rank, embedding and head do not."""
