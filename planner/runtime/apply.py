@@ -13,7 +13,7 @@ from meshwright.planner.runtime.architecture import Architecture, find_architect
 from meshwright.planner.runtime.context import Context, check_context, deal_out
 from meshwright.planner.runtime.layout import CONTEXT, PIPELINE, TENSOR
 from meshwright.planner.runtime.limits import check_plan, check_world
-from meshwright.planner.runtime.model_check import check_model, facts_of
+from meshwright.planner.runtime.model_check import Facts, check_model, facts_of
 from meshwright.planner.runtime.ranks import (
     check_same,
     data_rank,
@@ -92,21 +92,16 @@ def apply(
     check_plan(plan)
     check_world(plan, world_size())
     layout = architecture or find_architecture(model)
-    facts = facts_of(model, layout)
-    check_model(plan, facts, layout)
-    check_context(plan.cp, model, layout.context, loss_fn is not None)
-    _check_weights(model, initialise)
+    facts = _checked(plan, model, layout, loss_fn is not None, initialise)
     own = own_device(device)
     start_processes(own)
     check_same(plan, model)
     mesh = device_mesh(plan, own)
     chunks = [c for c in plan.chunks if c.rank == mesh.get_local_rank(PIPELINE)]
-    parts = model_parts(model, plan, layout, chunks)
     context = Context(mesh.get_group(CONTEXT), mesh.get_local_rank(CONTEXT), plan.cp)
+    parts = model_parts(model, plan, layout, chunks)
     for part, chunk in zip(parts, chunks, strict=True):
-        if plan.cp > 1:
-            deal_out(part, own_blocks(part, plan, layout, chunk), plan, context)
-        _distribute(part, chunk, plan, layout, mesh)
+        _distribute(part, chunk, plan, layout, mesh, context)
         _allocate(part, own, initialise)
     loss = loss_fn or (context.loss if plan.cp > 1 else next_token_loss)
     widths = facts.hidden_size, facts.logits
@@ -170,21 +165,34 @@ def next_token_loss(logits: "torch.Tensor", labels: "torch.Tensor") -> "torch.Te
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
-def _check_weights(model: "nn.Module", initialise: Any) -> None:
-    """Refuse a model without weights that nobody gives any."""
+def _checked(
+    plan: Plan, model: "nn.Module", architecture: Architecture, own_loss: bool, initialise: Any
+) -> Facts:
+    """Return the facts of a model; refuse another than the planned one, or one whose weights nobody gives."""
+    facts = facts_of(model, architecture)
+    check_model(plan, facts, architecture)
+    check_context(plan.cp, model, architecture.context, own_loss)
     if initialise is None and any(p.is_meta for p in model.parameters()):
         raise MeshwrightError(
             "model: its parameters are on the meta device; give initialise=..., which sets the weights of a "
             "part, or load them first"
         )
+    return facts
 
 
 def _distribute(
-    part: "nn.Module", chunk: "Chunk", plan: Plan, architecture: Architecture, mesh: "DeviceMesh"
+    part: "nn.Module",
+    chunk: "Chunk",
+    plan: Plan,
+    architecture: Architecture,
+    mesh: "DeviceMesh",
+    context: Context,
 ) -> None:
-    """Split, checkpoint and shard one part, in this order: each works on what the one before it made."""
+    """Deal out, split, checkpoint and shard one part: each works on what the one before it made."""
     ends = chunk.start == 0, chunk.stop == plan.num_layers
     blocks = own_blocks(part, plan, architecture, chunk)
+    if plan.cp > 1:
+        deal_out(part, blocks, plan, context)
     if plan.tp > 1:
         split_over_tensor_ranks(
             part, blocks.values(), architecture, mesh[TENSOR], plan.sequence_parallel, ends

@@ -33,6 +33,7 @@ class Embedding(Entry):
     """Token numbers in, the residual stream out."""
 
     def forward(self, ids):
+        """Return (sequences, tokens, features) of (sequences, tokens)."""
         return self.parts[0](ids)
 
 
@@ -45,10 +46,12 @@ class Block(Entry):
         self.rotary = type(skeleton.model.rotary_emb)(config=skeleton.config)
 
     def forward(self, hidden):
+        """Return the stream behind the layer, in the shape that it had."""
         again = self.again and torch.is_grad_enabled()
         return checkpoint(self.run, hidden, use_reentrant=False) if again else self.run(hidden)
 
     def run(self, hidden):
+        """Return the same, its activations kept."""
         positions = torch.arange(hidden.shape[1], device=hidden.device)[None]
         turned = self.rotary(hidden, positions)
         return self.parts[0](hidden, position_ids=positions, position_embeddings=turned)
@@ -58,6 +61,7 @@ class Head(Entry):
     """Norm and projection to the vocabulary."""
 
     def forward(self, hidden):
+        """Return logits, (sequences, tokens, vocabulary)."""
         return self.parts[1](self.parts[0](hidden))
 
 
