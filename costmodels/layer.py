@@ -149,7 +149,7 @@ def _pass(
     """Return the cost of every operator in one direction: what recompute modes repeat is priced once."""
     seconds, flops, launches, exposed = {}, {}, {}, {}
     behind = hidden = np.zeros(len(CAUSES))
-    share = (profile.overlap_tensor, 0.0, profile.overlap_experts)
+    share = (_tensor_share(shape, profile), 0.0, profile.overlap_experts)
     for op in kind.operators:
         works = op.backward(shape) if backward else op.forward(shape)
         seconds[op.name] = total_time(works, rates, profile, backward)
@@ -180,6 +180,12 @@ def _pass(
     for name, late in {} if backward else stalled_s(kind, seconds, launches, profile).items():
         seconds[name] = seconds[name] + late
     return _Pass(seconds, flops, launches, exposed, behind, hidden)
+
+
+def _tensor_share(shape: Shape, profile: Profile) -> Num:
+    """Return the share of tensor-parallel traffic that hides behind the products next to it."""
+    held = profile.overlap_narrow | (np.asarray(shape.product_bytes) >= 1)
+    return profile.overlap_tensor * held
 
 
 def _issued(op: Operator, profile: Profile) -> Num:

@@ -61,6 +61,8 @@ class Profile:
         bandwidth): ``1 - 1 / slowdown``.
     overlap_tensor
         Share of tensor-parallel traffic that hides behind the products next to it.
+    overlap_narrow
+        Whether it also hides where the recipe's products have 4 bits.
     overlap_experts
         Share of the experts' exchange that hides behind other compute.
     expert_dispatch
@@ -178,6 +180,7 @@ class Profile:
     overlap_parameters: Num
     overlap_cost: Num
     overlap_tensor: Num
+    overlap_narrow: bool
     overlap_experts: Num
     expert_dispatch: str
     low_dispatch: bool

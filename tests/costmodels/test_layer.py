@@ -125,6 +125,20 @@ def test_projections_that_are_modules_each_reduce_their_gradient_unless_one_gath
     assert gathered.comm_backward_s.tolist() == split.comm_backward_s.tolist()
 
 
+@pytest.mark.parametrize(("name", "hides"), [("bf16", True), ("mxfp8", True), ("nvfp4-all", False)])
+def test_buffers_without_room_for_4_bit_operands_leave_their_traffic_between_the_products(name, hides):
+    """Everything else overlaps as it did, and a stack without such buffers does not ask for the bits."""
+    bytes_ = find_precision(name).product_bytes
+    shape = SHAPE if bytes_ is None else replace(SHAPE, quantised_bytes=bytes_)
+    stands, any_, buffers = (
+        replace(GENERIC, overlap_tensor=share, overlap_narrow=narrow)
+        for share, narrow in [(0.0, False), (0.7, True), (0.7, False)]
+    )
+    exposed = [priced(p, shape=shape).comm_forward_s.sum() for p in (stands, any_, buffers)]
+    assert exposed[1] == pytest.approx(0.3 * exposed[0])
+    assert exposed[2] == pytest.approx(exposed[1 if hides else 0])
+
+
 @pytest.mark.parametrize("name", ["fp8", "mxfp8", "nvfp4-all"])
 def test_what_a_low_precision_product_reads_is_gathered_as_it_reads_it_and_sums_travel_in_16_bits(name):
     recipe, stack = find_precision(name), replace(GENERIC, quantised_gathers=True)
