@@ -70,6 +70,7 @@ def _line(state: str, family: str, priced: Sequence[Priced]) -> str:
             "step_time_s": p.step_time_s,
             "breakdown": None if p.breakdown is None else dict(p.breakdown),
             "memory": None if p.memory is None else dict(p.memory),
+            "counted": None if p.counted is None else dict(p.counted),
         }
         for p in priced
     ]

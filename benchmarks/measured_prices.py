@@ -60,6 +60,8 @@ class Priced:
         Seconds by cause.
     memory
         Bytes by item on the fullest rank.
+    counted
+        The same on the fullest of the ranks that the row's counter was read on.
     idle_bytes
         Of these, what is not allocated when allocation peaks.
     """
@@ -70,6 +72,7 @@ class Priced:
     step_time_s: float | None = None
     breakdown: Mapping[str, float] | None = None
     memory: Mapping[str, float] | None = None
+    counted: Mapping[str, float] | None = None
     idle_bytes: float = 0.0
 
     @property
@@ -94,25 +97,31 @@ class Priced:
     @property
     def comparable_bytes(self) -> float | None:
         """What the row's own metric sees of the peak: allocated, reserved, or all of the device."""
-        if self.memory is None:
+        if self.counted is None:
             return None
         counter = counter_of(self.row)
         hidden = () if counter == "nvidia-smi" else OUTSIDE_ALLOCATOR
         allocated = counter in ("allocated", "active")
         if allocated:
             hidden = (*hidden, "fragmentation")
-        seen = sum(v for item, v in self.memory.items() if item not in hidden)
+        seen = sum(v for item, v in self.counted.items() if item not in hidden)
         return seen - allocated * self.idle_bytes
 
 
 def as_run(row: Row) -> Row:
-    """Return a row with the settings that it ran with, where its notes correct what is printed.
+    """Return a row with the settings that it ran with, where its notes or its batch correct what is printed.
 
-    A note may say that the run took one of the devices that its table names.
+    A note may say that the run took one of the devices that its table names. A batch that holds fewer
+    micro-batches than there are replicas ran on as many replicas as it holds.
     """
-    if "ran on 1 device" not in row.notes:
+    if "ran on 1 device" in row.notes:
+        return replace(row, num_gpus=1, dp=1, sharding="ddp", sharding_as_printed=None, recompute="none")
+    if row.micro_batch is None or row.global_batch is None or row.dp is None or row.num_gpus is None:
         return row
-    return replace(row, num_gpus=1, dp=1, sharding="ddp", sharding_as_printed=None, recompute="none")
+    replicas = row.global_batch // row.micro_batch
+    if not 0 < replicas < row.dp:
+        return row
+    return replace(row, num_gpus=row.num_gpus // row.dp * replicas, dp=replicas)
 
 
 def express(row: Row) -> Expressed:
@@ -192,12 +201,27 @@ def priced_run(run: Expressed, got: CasePrice | MeshwrightError) -> Priced:
     if isinstance(got, MeshwrightError):
         return Priced(run.row, run, reason=str(got))
     batch, at = got.batch, got.row
-    fullest = int(batch.peak_bytes[at].argmax())
+    peaks = batch.peak_bytes[at]
+    fullest, read = int(peaks.argmax()), int(peaks[: _ranks_read(run)].argmax())
     return Priced(
         run.row,
         run,
         step_time_s=float(batch.step_time_s[at]),
         breakdown={cause: float(v[at]) for cause, v in batch.breakdown.items()},
         memory={item: float(batch.memory[item][at, fullest]) for item in ITEMS},
-        idle_bytes=float(batch.idle_bytes[at, fullest]),
+        counted={item: float(batch.memory[item][at, read]) for item in ITEMS},
+        idle_bytes=float(batch.idle_bytes[at, read]),
     )
+
+
+def _ranks_read(run: Expressed) -> int:
+    """Return how many pipeline ranks a row's counter was read on, from the first.
+
+    A framework's allocator is asked on every rank, ``nvidia-smi`` by a person on one node: the first, where
+    the job is started. Pipelines lie over the nodes in order, one stage's replicas side by side, unless a
+    plan places them otherwise.
+    """
+    plan, host = run.plan, run.problem.cluster.devices_per_host
+    if counter_of(run.row) != "nvidia-smi" or plan.placement[-1] != "pp":
+        return plan.pp
+    return min(plan.pp, -(-host // (plan.num_devices // plan.pp)))

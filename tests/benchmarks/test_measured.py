@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import measured, row_settings
-from benchmarks.measured_prices import OUTSIDE_ALLOCATOR, Priced, express, price_rows
+from benchmarks.measured_prices import OUTSIDE_ALLOCATOR, Priced, as_run, express, price_rows
 from benchmarks.row_fields import WORDS
 from benchmarks.row_model import NotExpressibleError, graph_of
 from benchmarks.row_profile import profile_of
@@ -326,12 +326,33 @@ def test_a_metric_sees_what_it_can() -> None:
     (priced,) = price_rows([PLAIN])
 
     def compared(metric: str) -> float:
-        got = Priced(replace(PLAIN, memory_metric=metric), priced.expressed, memory=priced.memory)
+        got = replace(priced, row=replace(PLAIN, memory_metric=metric))
         assert got.comparable_bytes is not None
         return got.comparable_bytes
 
     assert priced.peak_bytes == compared("nvidia-smi")
     assert compared("nvidia-smi") > compared("peak reserved GiB") > compared("max_memory_allocated")
+
+
+def test_a_person_reads_one_node_and_a_framework_every_rank() -> None:
+    last = replace(ROWS["bs13-009"], id="last")  # stages 0 and 1 lie on its first node, the head does not
+    near, whole, asked = price_rows(
+        [
+            last,
+            replace(last, id="whole", gpus_per_node=last.num_gpus),
+            replace(last, id="asked", memory_metric="peak reserved"),
+        ]
+    )
+    assert near.counted is not None and near.memory is not None and asked.counted == asked.memory
+    assert sum(near.counted.values()) < sum(near.memory.values()) == near.peak_bytes
+    assert whole.counted == whole.memory
+
+
+@given(st.integers(1, 8), st.integers(1, 64), st.sampled_from((1, 2, 4, 8)), st.sampled_from((1, 2)))
+def test_no_replica_runs_without_a_micro_batch(micro: int, batch: int, dp: int, tp: int) -> None:
+    row = as_run(replace(PLAIN, micro_batch=micro, global_batch=batch, dp=dp, num_gpus=dp * tp))
+    assert row.dp is not None and row.num_gpus == row.dp * tp
+    assert row.dp == (dp if batch >= micro * dp or batch < micro else batch // micro)
 
 
 def test_the_command_tells_errors_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
