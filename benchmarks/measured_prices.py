@@ -6,9 +6,9 @@ from functools import cached_property
 
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
-from benchmarks.row_fields import unknown_words
 from benchmarks.row_model import graph_of, predicts_ahead
 from benchmarks.row_profile import profile_of, taken_to_overlap
+from benchmarks.row_spelling import understood
 from benchmarks.row_strategy import sequences_of, with_local_batch, write
 from benchmarks.rows import Row, counter_of
 from meshwright.costmodels.memory import ITEMS
@@ -132,9 +132,7 @@ def express(row: Row) -> Expressed:
     MeshwrightError
         With the reason if that is impossible.
     """
-    unknown = unknown_words(row)
-    row = replace(row, **dict.fromkeys(unknown)) if unknown else row
-    not_read = tuple(f"{name} is {said!r}, not known: the default" for name, said in unknown.items())
+    row, read = understood(row)
     row = with_local_batch(as_run(row))
     graph, about_model = graph_of(row)
     cluster, about_cluster = cluster_of(row)
@@ -162,7 +160,7 @@ def express(row: Row) -> Expressed:
         modes[layer] = mode
     plan = plan_from(problem, d, chunks, tuple(modes))
     about = (
-        not_read,
+        read,
         about_model,
         about_cluster,
         about_batch,

@@ -8,17 +8,15 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
-from pathlib import Path
 from typing import Final
 
-from benchmarks.row_machine import Machine, find_machine
+from benchmarks.row_machine import EXTRA_ACCELERATORS, Machine, find_machine
 from benchmarks.row_model import NotExpressibleError
 from benchmarks.rows import Row
 from meshwright.hardware.catalogue import load_accelerator, load_cluster
 from meshwright.hardware.spec import Accelerator, Cluster, Tier
 from meshwright.hardware.units import gbit_per_s_to_bytes_per_s
 
-EXTRA_ACCELERATORS: Final = Path(__file__).parent / "data" / "accelerators"
 USUAL_HOST: Final = 8
 """Devices of a host that nobody describes."""
 USUAL_NETWORK: Final = gbit_per_s_to_bytes_per_s(100)
@@ -47,7 +45,7 @@ def cluster_of(row: Row) -> tuple[Cluster, tuple[str, ...]]:
         return _slices(machine.node or "", devices, slice_count(row)), assumed
     per_node = None if row.gpus_per_node is None else max(row.gpus_per_node, 1)
     bandwidth = network_bytes_per_s(row.inter_bw_note, row.gpus_per_node)
-    bridged = not (row.intra_bw_note or "").startswith("PCIe")
+    bridged = machine.bridged and not (row.intra_bw_note or "").startswith("PCIe")
     return _nodes(machine, devices, per_node, bandwidth, bridged), assumed
 
 

@@ -1,7 +1,6 @@
-"""What the fields of a row may hold: checked by the types of the dataclass, and by the words of settings.
+"""What the fields of a row may hold: checked by the types of the dataclass.
 
-Words are known by how they begin: sources add remarks behind ("1f1b, non-uniform stages"). A setting in
-words that nobody knows counts as not stated.
+Settings are free texts here; :mod:`benchmarks.row_spelling` reads them.
 """
 
 import reprlib
@@ -11,14 +10,6 @@ from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 LARGEST: Final = 10**12
 """Above any size or count of a run; larger is a slip of the pen."""
-
-WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "tuning": ("full", "lora", "qlora", "adapter"),
-    "offload": ("none", "cpu", "checkpoints", "optimizer"),
-    "schedule": ("none", "1f1b", "interleaved", "zb", "dualpipe", "gpipe", "v-half", "v-min"),
-    "recompute": ("none", "full", "selective"),
-}
-"""How a setting's text begins where it is understood."""
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"outcome": ("ok", "oom"), "trust": ("A", "B", "C")}
 """Texts that stand alone."""
@@ -109,16 +100,6 @@ def _wrong_choice(name: str, value: object) -> str | None:
     if name in CHOICES and value not in CHOICES[name]:
         return f"{name} is {reprlib.repr(value)}; allowed: {', '.join(CHOICES[name])}"
     return None
-
-
-def unknown_words(row: object) -> dict[str, str]:
-    """Return the settings of a row whose text begins with no known word, with that text."""
-    texts = {name: getattr(row, name) for name in WORDS}
-    return {
-        name: said
-        for name, said in texts.items()
-        if said and not said.strip().lower().startswith(WORDS[name])
-    }
 
 
 def _wrong_stated(extra: Mapping[str, Any]) -> str | None:

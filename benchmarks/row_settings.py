@@ -5,24 +5,29 @@ Each reading takes the words of a row and returns the planner's word for them.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from benchmarks.row_cluster import USUAL_HOST, cluster_of
 from benchmarks.rows import Row
 from meshwright.costmodels.modules import MODULES
+from meshwright.costmodels.precision import find_precision
 from meshwright.planner.tuning import Tuning
 
 _RECIPES: Final = (
-    ("nvfp4", "nvfp4"),
+    ("nvfp4|fp4", "nvfp4"),
     ("mxfp8|fp8-mx", "mxfp8"),
+    (r"(fp8|float8)\W*(block|sub|tile|128)|(block|tile)\w*\W*(fp8|float8)", "fp8-block"),
     ("all-gather", "fp8-weights"),
     ("fp8-cs|float8 (rowwise|tensorwise|dynamic)", "fp8-current"),
     ("fp8|float8", "fp8"),
     ("pure bf16|bf16-true", "pure-bf16"),
-    ("bf16", "bf16"),
-    ("fp16", "fp16"),
+    ("bf16|bfloat16", "bf16"),
+    ("fp16|float16|half", "fp16"),
+    ("tf32", "tf32"),
+    (r"^(fp32|float32|single|32-true)\b", "fp32"),
 )
-_NO_BF16: Final = ("v100", "titan")
 _NO_MX: Final = ("h100", "h200", "h800", "h20")
 """Where Megatron-Bridge's tables mean scales of tiles by FP8-MX ("MXFP8 or sub-channel", their footnote)."""
 _PRIMARY: Final = {"fp8": "fp8-weights", "fp8-current": "fp8-weights", "mxfp8": "mxfp8-weights"}
@@ -36,14 +41,17 @@ _SPLIT_LATER: Final = 2024
 
 def precision_of(row: Row) -> tuple[str, tuple[str, ...]]:
     """Return the recipe's name, and what was assumed."""
-    old = any(word in (row.accelerator or "") for word in _NO_BF16)
     if row.precision is None:
-        name = "fp16" if old else "pure-bf16" if "litgpt" in row.framework.lower() else "bf16"
-        return name, (f"precision not stated: {name}",)
+        name = "pure-bf16" if "litgpt" in row.framework.lower() else "bf16"
+        name, lacking = _computable(row, name)
+        return name, (f"precision not stated: {name}", *lacking)
     said = " ".join(str(w) for w in (row.stated("precision_label"), row.precision) if w).lower()
     name = next((recipe for pattern, recipe in _RECIPES if re.search(pattern, said)), "bf16")
-    if name == "mxfp8" and any(word in (row.accelerator or "") for word in _NO_MX):
+    if name == "mxfp8" and any(word in (row.accelerator or "").lower() for word in _NO_MX):
         return "fp8-block", ("scales of tiles, for the accelerator has no products of mxfp8",)
+    name, lacking = _computable(row, name)
+    if lacking:
+        return name, lacking
     if "fp8" in said and "FP8_CS" in (row.stated("recipe") or ""):
         name = "fp8-current"
     if name == "nvfp4" and megatron(row):
@@ -52,7 +60,23 @@ def precision_of(row: Row) -> tuple[str, tuple[str, ...]]:
         )
     if megatron(row) and (row.year or 0) >= _PRIMARY_LOW and name in _PRIMARY:
         return _PRIMARY[name], ("8-bit primary weights, as the recipes of NeMo and Megatron-Core have them",)
-    return ("fp16" if old else name), ()
+    return name, ()
+
+
+def _computable(row: Row, name: str) -> tuple[str, tuple[str, ...]]:
+    """Return a recipe that the row's accelerator has products for, and a note where it is another one.
+
+    Tables print a label for all machines, and stacks fall back where a device has no such products.
+    """
+    accelerator = cluster_of(row)[0].accelerator
+    for other in (name, "bf16", "fp16", "fp32"):
+        recipe = find_precision(other)
+        if set(recipe.dtypes) <= set(accelerator.peak_flops_per_s) and recipe.runs_on(
+            accelerator.architecture or ""
+        ):
+            note = f"{name}: {accelerator.name} has no products of it, {other} is taken"
+            return other, () if other == name else (note,)
+    return name, ()
 
 
 def optimizer_of(row: Row) -> tuple[str, tuple[str, ...]]:
@@ -151,11 +175,13 @@ def sharding_of(row: Row, dp: int, slices: int = 1) -> tuple[int, int, tuple[str
     slices
         Slices of a pod; each holds a copy where sharding stays inside a slice.
     """
-    said = " ".join(w for w in (row.sharding, row.sharding_as_printed) if w).lower()
+    said = sharding_words(row)
     if not said:
         return _default_sharding(row)
     group = re.search(r"shard group (\d+)|within (\d+)|fsdp (\d+) within", said)
     inner = next((int(g) for g in group.groups() if g), dp) if group else dp
+    if group is None and _HYBRID.search(said):
+        inner = max((row.gpus_per_node or USUAL_HOST) // ((row.tp or 1) * (row.pp or 1)), 1)
     if "pods" in said:
         inner = dp // slices
     if "over dcn" in said:
@@ -164,14 +190,30 @@ def sharding_of(row: Row, dp: int, slices: int = 1) -> tuple[int, int, tuple[str
     return _stage(said), replicas, ()
 
 
+_HYBRID: Final = re.compile(r"\bhsdp|hybrid.?shard|\bmics\b|\bhybrid fsdp")
+"""PyTorch's words for whole shards inside a node and copies between nodes (MiCS of DeepSpeed: likewise)."""
+_NUMBERED: Final = re.compile(r"zero\W*(?:stage)?\W*([0-3])|\bstage\W*([0-3])")
+
+
+def sharding_words(row: Row) -> str:
+    """Return what a row says of its sharding; a stage may stand in the framework's name (``ZeRO-3``)."""
+    said = " ".join(w for w in (row.sharding, row.sharding_as_printed) if w).lower()
+    if said:
+        return said
+    framework = row.framework.lower()
+    return framework if _NUMBERED.search(framework) else ""
+
+
 def _stage(said: str) -> int:
-    if re.search(r"zero3|zero-3|fsdp-full|fsdp", said) and "zero2" not in said and "fsdp=0" not in said:
-        return 3
-    if "zero2" in said:
-        return 2
-    if re.search(r"zero1|distributed.?(fused|optimizer)|hybrid", said):
-        return 1
-    return 0
+    """Return the ZeRO stage that words mean: the number behind ZeRO, else what stacks call it."""
+    if number := _NUMBERED.search(said):
+        return int(number.group(1) or number.group(2))
+    if "fsdp=0" not in said and not re.search(r"no.?shard", said):
+        if re.search(r"shard.?grad.?op", said):
+            return 2
+        if re.search(r"fsdp|hsdp|full.?shard|hybrid.?shard|infinity|zero\+\+|mics", said):
+            return 3
+    return 1 if re.search(r"distributed.?(fused|optimizer)|hybrid|shard\w* optim|\bzero\b", said) else 0
 
 
 def _default_sharding(row: Row) -> tuple[int, int, tuple[str, ...]]:
@@ -200,8 +242,11 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
     said = (row.recompute or "").lower()
     if not said:
         return _default_recompute(row, blocks)
-    if "every 2nd" in said:
-        return tuple("full" if i % 2 == 0 else "none" for i in range(blocks)), ()
+    if every := _every(said):
+        return tuple("full" if i % every == 0 else "none" for i in range(blocks)), ()
+    if part := re.search(r"(\d+) ?%", said):
+        again = round(blocks * min(int(part.group(1)), 100) / 100)
+        return ("full",) * again + ("none",) * (blocks - again), (f"{row.recompute}: of the first layers",)
     if "partial" in row.notes and row.stated("recompute_num_layers"):
         some = min(int(row.stated("recompute_num_layers")), blocks)
         return ("full",) * some + ("none",) * (blocks - some), ("partial recompute: the first layers",)
@@ -215,6 +260,17 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
         half = tuple("full" if i % 2 == 0 else rest for i in range(blocks))
         return half, (f"{row.recompute}: keeps every second product, priced as full in every second layer",)
     return ("selective",) * blocks, () if said == "selective" else (f"{row.recompute}: priced as selective",)
+
+
+_ORDINALS: Final[Mapping[str, int]] = {"other": 2, "second": 2, "third": 3, "fourth": 4}
+
+
+def _every(said: str) -> int | None:
+    """Return n where one layer in n runs again ("every 2nd layer"), None if nothing is said of it."""
+    found = re.search(rf"every (\d+)(?:st|nd|rd|th)?\b|every ({'|'.join(_ORDINALS)})\b", said)
+    if found is None:
+        return None
+    return max(int(found.group(1)), 1) if found.group(1) else _ORDINALS[found.group(2)]
 
 
 def recompute_modules_of(row: Row) -> tuple[str, ...]:

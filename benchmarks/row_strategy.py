@@ -13,7 +13,7 @@ from benchmarks import row_settings as settings
 from benchmarks.row_cluster import slice_count
 from benchmarks.row_model import NotExpressibleError
 from benchmarks.rows import Row
-from meshwright.costmodels.schedule import legal, names
+from meshwright.costmodels.schedule import legal
 from meshwright.planner.problem import Problem
 from meshwright.planner.strategy import even_split
 
@@ -168,8 +168,7 @@ def _sharding(row: Row, problem: Problem, degrees: Mapping[str, int]) -> tuple[i
     descendants split the model instead (:func:`_split`).
     """
     found = settings.sharding_of(row, degrees["dp"], slice_count(row))
-    printed = row.sharding or row.sharding_as_printed
-    if printed or settings.megatron(row) or degrees["dp"] == 1:
+    if settings.sharding_words(row) or settings.megatron(row) or degrees["dp"] == 1:
         return found
     each = STATE_BYTES - SHARDED_BYTES * (found[0] > 0) * (1 - 1 / degrees["dp"])
     if problem.job.tuning.kind == "lora":
@@ -231,6 +230,27 @@ def _unstated_chunks(row: Row, pp: int, blocks: int) -> tuple[int, str]:
     return max((blocks + 2 * (blocks % pp > 0)) // pp, 1), "one layer a chunk"
 
 
+_SCHEDULES: Final = (
+    (r"(zb|zero.?bubble).?(interleaved)", "interleaved_zb"),
+    (r"zb.?v", "zbv"),
+    (r"zb.?(2p|h2)", "zb2p"),
+    (r"zb|zero.?bubble", "zb1p"),
+    (r"dualpipe", "dualpipev"),  # two copies of the weights folded into a V
+    (r"gpipe", "gpipe"),
+    (r"v.half", "v_half"),
+    (r"v.min", "v_min"),
+)
+"""How a schedule's text begins, and its name."""
+
+
+def _runnable(name: str, pp: int, vpp: int, count: int) -> tuple[str, int, tuple[str, ...]]:
+    """Return a schedule with chunks per rank that it runs with, else 1F1B, and what was assumed."""
+    chunks = next((v for v in (1, 2, vpp) if legal(name, pp, v, count) is None), None)
+    if chunks is not None:
+        return name, chunks, ()
+    return "1f1b", 1, (f"{name} cannot run ({legal(name, pp, max(vpp, 2), count)}): 1f1b",)
+
+
 def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, tuple[str, ...]]:
     """Return the schedule and the chunks per rank, and what was assumed.
 
@@ -243,13 +263,9 @@ def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, t
     vpp = row.vpp or 1
     if pp == 1:
         return "1f1b", 1, ()
-    named = re.match(r"zb-?\w+|dualpipe-?\w*|gpipe|v-\w+", said)
-    if named:
-        name = named.group().replace("v-", "v_").replace("-", "")
-        name = {"dualpipe": "dualpipev"}.get(name, name)  # two copies of the weights folded into a V
-        if name not in names():
-            raise NotExpressibleError(f"schedule {name} is not known to the planner")
-        return name, 1 if legal(name, pp, 1, count) is None else 2, ()
+    name = next((name for word, name in _SCHEDULES if re.match(word, said)), None)
+    if name is not None:
+        return _runnable(name, pp, vpp, count)
     assumed: tuple[str, ...] = ()
     interleaves = "interleaved" in said or said == "1f1b-i" or (row.schedule is None and _interleaves(row))
     if vpp == 1 and interleaves and row.vpp is None:

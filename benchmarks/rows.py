@@ -185,7 +185,7 @@ def features(row: Row) -> frozenset[str]:
         "moe": row.moe is not None,
         "cp": (row.cp or 1) > 1,
         "fp8": any(word in precision for word in ("fp8", "float8", "fp4")),
-        "tuning": row.tuning not in (None, "full"),
+        "tuning": not (row.tuning or "full").lower().startswith("full"),
     }
     return frozenset(name for name, here in found.items() if here) or frozenset({"dense"})
 

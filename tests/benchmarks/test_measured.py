@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from benchmarks import measured, row_settings
 from benchmarks.measured_prices import OUTSIDE_ALLOCATOR, Priced, as_run, express, price_rows
-from benchmarks.row_fields import WORDS
 from benchmarks.row_model import NotExpressibleError, graph_of
 from benchmarks.row_profile import profile_of
 from benchmarks.row_settings import recompute_of
+from benchmarks.row_spelling import KNOWN
 from benchmarks.row_strategy import _stages, micro_batches_of
 from benchmarks.rows import Row, features
 from meshwright.costmodels.profiles import find_profile
@@ -110,7 +110,7 @@ def test_graphs_have_the_printed_parameters() -> None:
         assert graph.parameters == pytest.approx(row.params_b * GIGA, rel=0.05), row.id  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("name", sorted(WORDS))
+@pytest.mark.parametrize("name", sorted(KNOWN))
 def test_a_setting_in_unknown_words_counts_as_not_stated(name: str) -> None:
     silent, odd = (express(replace(PLAIN, **{name: said})) for said in (None, "spiral"))
     assert odd.plan == silent.plan

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.row_cluster import cluster_of, most_cubic, network_bytes_per_s
-from benchmarks.row_machine import MACHINES, find_machine
+from benchmarks.row_machine import EXTRA_ACCELERATORS, MACHINES, find_machine
 from benchmarks.row_model import NotExpressibleError
+from meshwright.hardware.catalogue import accelerator_names, load_accelerator
 from meshwright.hardware.units import gbit_per_s_to_bytes_per_s
 from tests.benchmarks.cases import PLAIN, ROWS
 
@@ -23,6 +25,14 @@ from tests.benchmarks.cases import PLAIN, ROWS
         ("L40S 48GB", "l40s"),
         ("AMD Instinct MI250", "mi250x"),
         ("TPU v6e", "tpu-v6e"),
+        ("Google TPU7x (Ironwood)", "tpu-v7x"),
+        ("AMD Instinct MI300X 192GB", "mi300x"),
+        ("8x H100", "h100-sxm"),
+        ("NVIDIA L40 48GB", "l40"),
+        ("V100-SXM2-16GB-LS", "v100-16gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb-sxm"),
+        ("GH200 96GB", "gh200"),
+        ("Ascend 910B3", "ascend-910b"),
     ],
 )
 def test_an_accelerator_is_found_under_other_names(printed: str, accelerator: str) -> None:
@@ -37,6 +47,36 @@ def test_an_accelerator_like_none_of_the_catalogue_is_a_reason() -> None:
     assert find_machine("abacus") is None
     with pytest.raises(NotExpressibleError, match="abacus"):
         cluster_of(replace(PLAIN, accelerator="abacus"))
+
+
+@pytest.mark.parametrize("name", ["L400", "Trainium3", "H1000", "A1000", "MI2500"])
+def test_a_longer_number_is_another_part(name: str) -> None:
+    assert find_machine(name) is None
+
+
+@pytest.mark.parametrize("file", sorted(EXTRA_ACCELERATORS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_accelerators_beside_the_catalogue_are_found_by_name_and_alias(file: Path) -> None:
+    for name in (file.stem, load_accelerator(file).name):
+        machine = find_machine(name.upper())
+        assert machine is not None
+        assert machine.accelerator == file.name
+
+
+def test_cards_on_pcie_have_no_link_of_the_boards_of_their_chip() -> None:
+    board, cards = (
+        cluster_of(replace(PLAIN, accelerator=name, num_gpus=8, gpus_per_node=8))[0]
+        for name in ("V100-SXM2-32GB", "V100-PCIe-32GB")
+    )
+    assert cards.accelerator.memory_bytes == board.accelerator.memory_bytes
+    assert cards.tiers[0].bandwidth_bytes_per_s < board.tiers[0].bandwidth_bytes_per_s
+
+
+@given(st.sampled_from(sorted(accelerator_names())), st.sampled_from(["{}", "NVIDIA {} GPU", "2x {}"]))
+def test_every_part_of_the_catalogue_is_found_by_its_own_name(name: str, written: str) -> None:
+    machine = find_machine(written.format(name))
+    assert machine is not None
+    row = replace(PLAIN, accelerator=written.format(name), num_gpus=1, gpus_per_node=1)
+    assert cluster_of(row)[0].accelerator.name == name
 
 
 def test_bare_devices_of_several_hosts_have_a_network_between_them() -> None:

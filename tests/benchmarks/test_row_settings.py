@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.measured_prices import express, price_rows
-from benchmarks.row_settings import DEFAULT_DROPOUT, precision_of, tuning_of
+from benchmarks.row_settings import DEFAULT_DROPOUT, precision_of, sharding_of, tuning_of
 from benchmarks.rows import read_rows
+from tests.benchmarks.cases import PLAIN
 
 ADAPTED = next(r for r in read_rows() if r.tuning == "lora")
 
@@ -69,3 +70,57 @@ def test_modules_that_a_row_names_are_those_that_run_again() -> None:
     assert express(longer).plan.recompute_modules == ("mla_up_proj", "moe")
     again = [p.breakdown["recompute"] for p in price_rows([named, longer]) if p.breakdown]
     assert again[0] < again[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "stage", "replicas"),
+    [
+        ("zero-1", 1, 1),
+        ("ZeRO-2", 2, 1),
+        ("ZeRO stage 3 + offload", 3, 1),
+        ("stage2", 2, 1),
+        ("zero3", 3, 1),
+        ("ZeRO-Infinity", 3, 1),
+        ("ddp", 0, 1),
+        ("NO_SHARD", 0, 1),
+        ("SHARD_GRAD_OP", 2, 1),
+        ("FULL_SHARD", 3, 1),
+        ("FSDP1 hybrid shard", 3, 4),
+        ("hsdp", 3, 4),
+        ("HYBRID_SHARD", 3, 4),
+        ("zero1 sharded within 8 GPUs (hybrid)", 1, 4),
+        ("distributed optimizer", 1, 1),
+    ],
+)
+def test_sharding_in_any_spelling_is_a_stage_and_copies(said: str, stage: int, replicas: int) -> None:
+    row = replace(PLAIN, sharding=said, sharding_as_printed=None, gpus_per_node=8, tp=1, pp=1)
+    assert sharding_of(row, 32)[:2] == (stage, replicas)
+
+
+def test_a_stage_may_stand_in_the_name_of_the_framework() -> None:
+    row = replace(PLAIN, sharding=None, sharding_as_printed=None, framework="HF Trainer + DeepSpeed ZeRO-3")
+    assert sharding_of(row, 8) == (3, 1, ())
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "printed", "recipe"),
+    [
+        ("NVIDIA V100 SXM2 32GB", "bf16", "fp16"),
+        ("Tesla T4", None, "fp16"),
+        ("TPU v4", "fp16", "bf16"),
+        ("A100-SXM4-80GB", "fp8 hybrid", "bf16"),
+        ("A100-SXM4-80GB", "tf32", "tf32"),
+        ("A100-SXM4-80GB", "float16", "fp16"),
+        ("H100 SXM5", "fp8 blockwise", "fp8-block"),
+    ],
+)
+def test_a_recipe_is_one_that_the_accelerator_computes(
+    accelerator: str, printed: str | None, recipe: str
+) -> None:
+    row = replace(PLAIN, accelerator=accelerator, precision=printed, extra=None)
+    assert precision_of(row)[0] == recipe
+
+
+def test_a_recipe_that_is_replaced_is_told() -> None:
+    row = replace(PLAIN, accelerator="Tesla V100", precision="bf16", extra=None)
+    assert any("fp16 is taken" in note for note in precision_of(row)[1])
