@@ -178,7 +178,9 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
     if kernel:
         found["norm"] = "fused" if "rms kernel" in kernel.lower() else "eager"
     if base == "litgpt" and row.tuning is not None and not re.search(r"\+ *(thunder|eager)", row.framework):
-        found["loss"] = "pieces"
+        found["loss"] = "sliced" if row.tuning == "full" else "pieces"
+    if row.moe is not None and "torchtitan" in row.framework.lower() and not settings.captures_graphs(row):
+        found["loss"] = "compiled"  # its configurations of mixtures: compile components ["loss"]
     if "rowwise" in (row.precision or "").lower():
         found["low_gemm_fraction"] = ROWWISE
     if "gptq" in (row.precision or "").lower():

@@ -20,6 +20,14 @@ Bytes per logit on one rank, by counting tensors of a bf16 model:
   over 128 tokens of each sequence at a time in 16 bits; every piece keeps its logits and their log-softmax
   (2 + 2 saved), and the backward pass holds two gradients of one piece, an eighth of 1,024 tokens (4.5 in
   all). Forward moves 4 + 2, backward 2 + 6.
+- ``compiled`` (``torch.compile`` of ``F.cross_entropy(logits.float(), labels)`` by itself): no fp32 copy
+  exists. The partitioner keeps the bf16 logits with maximum and sum of each row, and the backward pass writes
+  a bf16 gradient beside them (2 saved, 4 at the peak; as ``min_cut_rematerialization_partition`` splits it).
+  Forward reads the logits for the maximum and for the sum.
+- ``sliced`` (LitGPT's full fine-tuning, ``chunked_cross_entropy`` of 128 rows of whole 16-bit logits at a
+  time): the logits are an output that lives on, shifted by a copy; every slice keeps its log-softmax (2 + 2
+  saved). Backward the slices' gradients are joined and shifted back (2 + 2 beside the logits). Forward moves
+  4 + 4, backward 8 + 4 + 4.
 - ``chunked``: the head and the loss run over one eighth of the tokens at a time and the logits are
   computed again in the backward pass; nothing is kept.
 - ``fused`` (Liger kernel, arXiv 2410.10989): the gradient is formed in the forward pass chunk by chunk.
@@ -42,6 +50,8 @@ LOSSES: Final = {
     "eager": LossKernel(8, 16, 22, 30),
     "engine": LossKernel(10, 18, 22, 30, gathered_bytes=2),
     "kernel": LossKernel(2, 2, 2, 4),
+    "compiled": LossKernel(2, 4, 4, 4),
+    "sliced": LossKernel(4, 6, 8, 16),
     "pieces": LossKernel(4, 4.5, 6, 8),
     "chunked": LossKernel(0, 8, 12, 8, 1 / CHUNKS, repeats_head=True),
     "fused": LossKernel(0, 6, 8, 0, 1 / CHUNKS),

@@ -1,11 +1,15 @@
 """What a target can train at all: limits on job and model that no mesh can mend, each with its name."""
 
 from dataclasses import replace
+from typing import Final
 
 from meshwright.costmodels.attention import Attention
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.target import Target
+
+APART_LOSSES: Final = ("fused", "chunked", "pieces", "sliced", "compiled")
+"""Cross entropies that are not what a framework's own loss is: fused, taken part by part, or compiled."""
 
 
 def fitted(target: Target, model: ModelGraph, job: Job) -> Target:
@@ -76,7 +80,7 @@ def _family_refusals(families: frozenset[str] | None, model: ModelGraph, job: Jo
             model.family not in families
         ),
         f"tuning={job.tuning.kind}: only full": job.tuning.kind != "full",
-        f"loss={loss}: only whole cross entropies": loss in ("fused", "chunked", "pieces"),
+        f"loss={loss}: only whole cross entropies": loss in APART_LOSSES,
     }
     return [line for line, broken in limits.items() if broken]
 

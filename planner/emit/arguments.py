@@ -26,6 +26,8 @@ LOSS: Final = {
     "fused": "Use a fused head and loss (Liger kernel; `use_liger_kernel` does it in a Trainer).",
     "chunked": "Compute head and loss chunk by chunk over the tokens; no argument does it for you.",
     "pieces": "Compute head and loss in pieces of 128 tokens in 16 bits, as LitGPT does; no argument does.",
+    "sliced": "Take the cross entropy of 128 rows of 16-bit logits at a time, as LitGPT does: no argument.",
+    "compiled": "Compile the cross entropy by itself (`torch.compile`); no argument does it for you.",
 }
 
 

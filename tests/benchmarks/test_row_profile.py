@@ -73,7 +73,16 @@ def test_a_framework_has_its_own_profile(framework: str, name: str) -> None:
 
 def test_scripts_of_litgpt_that_compare_executors_pre_train_with_a_whole_loss() -> None:
     assert profile(framework="LitGPT + eager", tuning="full").loss == "torch"
-    assert profile(framework="LitGPT (Fabric)", tuning="full").loss == "pieces"
+    assert profile(framework="LitGPT (Fabric)", tuning="full").loss == "sliced"
+
+
+def test_torchtitan_compiles_the_loss_of_mixtures_alone() -> None:
+    rows = {row.id: row for row in read_rows()}
+    mixture, dense = rows["titanlog-069"], rows["titanlog-001"]
+    assert find_profile(profile_of(mixture)).loss == "compiled"
+    assert find_profile(profile_of(dense)).loss == find_profile("fsdp2-eager").loss
+    traced = replace(mixture, framework="torchtitan GraphTrainer")
+    assert find_profile(profile_of(traced)).loss == find_profile("fsdp2-eager").loss
 
 
 @pytest.mark.parametrize(("tuning", "loss"), [("lora", "pieces"), (None, "torch")])

@@ -99,6 +99,8 @@ def test_no_second_checkpointing_by_the_trainer() -> None:
     [
         ({"loss": "chunked"}, "chunk by chunk"),
         ({"loss": "pieces"}, "pieces of 128"),
+        ({"loss": "sliced"}, "128 rows"),
+        ({"loss": "compiled"}, "torch.compile"),
         ({"loss": "fused"}, "Liger"),
         ({"precision": "pure-bf16"}, "bfloat16"),
         ({"precision": "tf32"}, "allow_tf32"),

@@ -223,6 +223,8 @@ def test_16_bit_moments_need_the_distributed_optimizer() -> None:
         ({"optimizer": "muon"}, "optimizer=muon"),
         ({"loss": "chunked"}, "loss=chunked"),
         ({"loss": "pieces"}, "loss=pieces"),
+        ({"loss": "sliced"}, "loss=sliced"),
+        ({"loss": "compiled"}, "loss=compiled"),
         ({"tuning": "lora"}, "tuning=lora"),
     ],
 )
