@@ -48,6 +48,8 @@ CAPACITIES: Final = {"expert_padding": False, "dispatch_sync_s": 0.0}
 
 NOT_HIDDEN: Final = re.compile(r"\bno (comm )?overlap", re.IGNORECASE)
 """Words for gradients and parameters that travel while nothing computes."""
+TENSOR_APART: Final = re.compile(r"\bTP overlap\b[^.;]*\boff\b")
+"""Words for tensor-parallel traffic that runs beside no product."""
 BATCHES_BESIDE: Final = {"overlap_experts": 0.7, "layer_host_s": 5e-3}
 """Where one micro-batch's exchange runs beside another's compute (``--overlap-moe-expert-parallel-comm``),
 each part of a layer (attention, dispatch, experts, combine, what follows) is a node of a schedule, issued by
@@ -195,6 +197,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["overlap_tensor"] = find_profile("nemo-2024").overlap_tensor
     if NOT_HIDDEN.search(row.sharding_as_printed or ""):
         found |= {"overlap_gradients": 0.0, "overlap_parameters": 0.0}
+    if TENSOR_APART.search(row.notes):
+        found |= {"overlap_tensor": 0.0, "overlap_backward": False}
     if row.stated("moe_a2a_overlap") or _hides_exchange(row):
         found |= BATCHES_BESIDE
     return found | _graphs(row)

@@ -54,7 +54,8 @@ def adapt(
             product = beside.get(op.name)
             cast = low and profile.quantised_gathers and product is not None and product.name not in heads
             each = len(product.outputs) if product is not None and profile.projections_apart else 1
-            return replace(op, keeps=profile.keeps_gathered, reductions=each, quantised=cast)
+            keeps, beside_products = profile.keeps_gathered, profile.overlap_backward
+            return replace(op, keeps=keeps, reductions=each, quantised=cast, beside=beside_products)
         return unfused(op, profile.fusions, wide)
 
     return replace(kind, operators=tuple(swap(op) for op in kind.operators))

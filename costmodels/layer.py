@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, Num, stacked
+from meshwright.costmodels.beside import windows
 from meshwright.costmodels.collectives import collective_time, dispatch_time
 from meshwright.costmodels.exchange import exchange_s, stalled_s
 from meshwright.costmodels.moe import Exchange
@@ -104,7 +105,6 @@ class _Pass(NamedTuple):
     flops: dict[str, Num]
     launches: dict[str, Num]
     exposed: dict[str, FloatArray]
-    behind_gemm: FloatArray
     hidden: FloatArray
 
 
@@ -148,8 +148,9 @@ def _pass(
 ) -> _Pass:
     """Return the cost of every operator in one direction: what recompute modes repeat is priced once."""
     seconds, flops, launches, exposed = {}, {}, {}, {}
-    behind = hidden = np.zeros(len(CAUSES))
+    hidden = np.zeros(len(CAUSES))
     share = (_tensor_share(shape, profile), 0.0, profile.overlap_experts)
+    beside = windows(kind, shape, rates, profile) if backward else {}
     for op in kind.operators:
         works = op.backward(shape) if backward else op.forward(shape)
         seconds[op.name] = total_time(works, rates, profile, backward)
@@ -168,18 +169,17 @@ def _pass(
             needs = traffic_time(traffic, groups, profile)
             cause = _CAUSE[traffic.group]
             launches[op.name] = launches[op.name] + (np.asarray(needs) > 0) * _issued(op, profile)
-            if traffic.hidden_behind == "gemm":
-                behind = behind + _by_cause(cause, needs)
-                continue
             late = needs * (1 - share[cause])
             if traffic.hidden_behind == "self":
                 late = exposed_time(needs, seconds[op.name], profile.overlap_cost)
+            elif traffic.hidden_behind != "none":
+                late = exposed_time(needs, beside[op.name][traffic.hidden_behind], profile.overlap_cost)
             own = own + _by_cause(cause, late)
             hidden = hidden + _by_cause(cause, needs - late)
         exposed[op.name] = own
     for name, late in {} if backward else stalled_s(kind, seconds, launches, profile).items():
         seconds[name] = seconds[name] + late
-    return _Pass(seconds, flops, launches, exposed, behind, hidden)
+    return _Pass(seconds, flops, launches, exposed, hidden)
 
 
 def _tensor_share(shape: Shape, profile: Profile) -> Num:
@@ -302,7 +302,6 @@ def price_layer(
     runs = float(kind.backward)
     adding = _accumulation_s(kind, shape, rates, profile)
     backward_s = runs * (_total(kind.operators, back.seconds) + _total(head, ahead.seconds) + adding)
-    late = exposed_time(back.behind_gemm, 0.5 * np.asarray(backward_s)[..., None], profile.overlap_cost)
     flops = {name: runs * value for name, value in back.flops.items()}
     held = mode_bytes(kind, shape, profile)
     cost: dict[str, Num] = {
@@ -311,8 +310,8 @@ def price_layer(
         "weight_s": runs * (_weight_seconds(kind, shape, rates, profile) + adding),
         "recompute_s": _stack([_total(ops, ahead.seconds) for ops in again]),
         "comm_forward_s": _total(kind.operators, ahead.exposed),
-        "comm_backward_s": runs * (_total(kind.operators, back.exposed) + late),
-        "comm_hidden_s": ahead.hidden + runs * (back.hidden + back.behind_gemm - late),
+        "comm_backward_s": runs * _total(kind.operators, back.exposed),
+        "comm_hidden_s": ahead.hidden + runs * back.hidden,
         "comm_recompute_s": _modes([_total(ops, ahead.exposed) for ops in again]),
         "saved_bytes": _stack(held.saved),
         "working_bytes": _stack(held.working),

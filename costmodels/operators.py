@@ -11,15 +11,17 @@ little time and free much memory (arXiv 2205.05198, section 5; Megatron ``--reco
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Final, Literal, Protocol
 
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.part import Part
 from meshwright.costmodels.plain import Plain, Weightless
-from meshwright.costmodels.work import ONE_KERNEL, Chain, Gate, Shape, Traffic, Work
+from meshwright.costmodels.work import ONE_KERNEL, Chain, Gate, Shape, Traffic, Window, Work
 from meshwright.hardware.errors import MeshwrightError
 
 Region = Literal["sequence", "tensor"]
+WINDOWS: Final[tuple[Window, Window]] = ("input_gradient", "weight_gradient")
+"""What runs beside the gathers and beside the reductions of a backward pass."""
 PointwiseGroup = Literal["norm", "activation", "rotary", "residual", "other"]
 
 
@@ -164,13 +166,15 @@ class Boundary(Weightless):
     """Where activations enter or leave the tensor-parallel region (arXiv 1909.08053, 2205.05198).
 
     With sequence parallelism ``enter`` all-gathers forward and reduce-scatters backward (and gathers again
-    for the weight's gradient, hidden behind the input's gradient), ``exit`` the other way round. Without
+    for the weight's gradient), ``exit`` the other way round. Without
     it ``exit`` all-reduces forward and ``enter`` backward. Costs nothing when ``tp`` is 1. ``on`` the
     ``context`` it is the other sequence's activations that enter (keys of cross attention). Where it
     ``keeps`` what it gathered for the weight's gradient (PyTorch's DTensor) nothing is gathered again. In
     front of projections that are modules of their own ``reductions`` of them each all-reduce their input's
     gradient; what sequence parallelism gathers in front of them all comes and goes once. ``quantised`` it
-    gathers what a low-precision product reads, cast before; sums travel in 16 bits.
+    gathers what a low-precision product reads, cast before; sums travel in 16 bits. ``beside`` the products
+    of the backward pass ``enter`` sends what they need not wait for: it gathers again beside the input's
+    gradient, and reduces or scatters that beside the weight's.
     """
 
     name: str
@@ -181,6 +185,7 @@ class Boundary(Weightless):
     keeps: bool = False
     reductions: int = 1
     quantised: bool = False
+    beside: bool = False
     trained: ClassVar[bool] = True
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
@@ -196,12 +201,13 @@ class Boundary(Weightless):
         whole = self._whole(shape)
         split, joined = whole * shape.sequence_parallel, whole * (1 - 1 * shape.sequence_parallel)
         gathered = split * (shape.product_bytes / shape.element_bytes if self.quantised else 1)
-        gather, scatter = Traffic("all_gather", gathered), Traffic("reduce_scatter", split)
-        reduce = Traffic("all_reduce", joined)
-        if self.direction == "enter":
-            again = Traffic("all_gather", gathered * (not self.keeps), "gemm")
-            return (gather,), (scatter, *(reduce,) * self.reductions, again)
-        return (scatter, reduce), (gather,)
+        gather = Traffic("all_gather", gathered)
+        if self.direction == "exit":
+            return (Traffic("reduce_scatter", split), Traffic("all_reduce", joined)), (gather,)
+        first, then = WINDOWS if self.beside else ("none", "none")
+        again = Traffic("all_gather", gathered * (not self.keeps), first)
+        scatter, reduce = Traffic("reduce_scatter", split, then), Traffic("all_reduce", joined, then)
+        return (gather,), (again, scatter, *(reduce,) * self.reductions)
 
     def _whole(self, shape: Shape) -> Num:
         """Return the bytes of what crosses, whole; zero where nothing is split."""

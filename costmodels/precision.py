@@ -149,6 +149,15 @@ class Precision:
         return self.cast_bytes(1), 2 * self.product_bytes
 
     @property
+    def unscaling_passes(self) -> int:
+        """Passes over the gradients that scaling the loss costs: fp16's range needs it.
+
+        They are read and written once to divide them by the scale and look for infinities
+        (``torch._amp_foreach_non_finite_check_and_unscale_`` in PyTorch's ``GradScaler`` and Megatron-LM).
+        """
+        return 2 if self.compute == "fp16" else 0
+
+    @property
     def low_weight_bytes(self) -> float:
         """Bytes of a low-precision product's weight on a device that holds it whole, all copies together."""
         working = self.element_bytes if self.weight_bytes is None else self.weight_bytes

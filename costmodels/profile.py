@@ -63,6 +63,10 @@ class Profile:
         Share of tensor-parallel traffic that hides behind the products next to it.
     overlap_narrow
         Whether it also hides where the recipe's products have 4 bits.
+    overlap_backward
+        Whether a tensor-parallel group sends beside what need not wait for it in the backward pass of a
+        column-parallel product: it gathers the input again beside its gradient, and reduces that beside the
+        weight's.
     overlap_experts
         Share of the experts' exchange that hides behind other compute.
     expert_dispatch
@@ -181,6 +185,7 @@ class Profile:
     overlap_cost: Num
     overlap_tensor: Num
     overlap_narrow: bool
+    overlap_backward: bool
     overlap_experts: Num
     expert_dispatch: str
     low_dispatch: bool

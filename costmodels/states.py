@@ -311,7 +311,8 @@ def _update(
     rates, recipe, optimizer = setting.rates, setting.precision, setting.optimizer
     block = np.array([kind.role == "block" for kind in setting.kinds])
     traffic = optimizer_traffic(recipe, optimizer, setting.gradient_bytes, block)
-    traffic = traffic + setting.profile.gradient_passes * setting.gradient_bytes
+    passes = setting.profile.gradient_passes + recipe.unscaling_passes
+    traffic = traffic + passes * setting.gradient_bytes
     split = (s.zero_stage >= 1)[:, None]
     share = sum(p.parameters / np.where(split, p.shards, 1) for p in places)
     at_device = traffic * share / (rates.memory_bytes_per_s * setting.profile.optimizer_fraction)

@@ -15,8 +15,9 @@ Group = Literal["tensor", "ulysses", "ring", "expert", "expert_tensor"]
 Gate = Literal["plain", "clamped", "clamped_offset"]
 """How a gated activation joins its branches: ``silu(gate) * up``; the same of clamped branches (DeepSeek-V4's
 ``swiglu_limit``); clamped branches, a sigmoid of the scaled gate and one added to ``up`` (GPT-OSS)."""
-Window = Literal["none", "gemm", "self"]
-"""What a collective hides behind: nothing, the product beside it, or its own operator's work."""
+Window = Literal["none", "self", "input_gradient", "weight_gradient"]
+"""What a collective hides behind: nothing, its own operator's work, or the products next to it that make
+their input's or their weight's gradient."""
 
 
 @dataclass(frozen=True, slots=True)

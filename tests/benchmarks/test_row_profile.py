@@ -102,3 +102,14 @@ def test_what_a_row_says_does_not_overlap_is_waited_for() -> None:
     assert (apart.overlap_gradients, apart.overlap_parameters) == (0.0, 0.0)
     beside = profile(sharding_as_printed="dist-opt, overlap grad sync + param sync")
     assert min(beside.overlap_gradients, beside.overlap_parameters) > 0
+
+
+@pytest.mark.parametrize(
+    ("notes", "hides"), [("TP overlap, P2P overlap, grad overlap all off", False), ("TP overlap on", True)]
+)
+def test_tensor_parallel_traffic_that_by_a_row_does_not_overlap_is_waited_for(
+    notes: str, hides: bool
+) -> None:
+    got = profile(framework="Megatron-LM", year=2025, notes=notes)
+    assert got.overlap_backward is hides
+    assert got.overlap_tensor == 0

@@ -1,5 +1,6 @@
 """Layers: what each recompute mode repeats and keeps, and where tensor-parallel time goes."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from meshwright.costmodels.layer import price_layer
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.operators import LayerKind, Pointwise
 from meshwright.costmodels.precision import CAST_SHARES, find_precision
+from meshwright.costmodels.product import Gemm
 from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.recompute import MODES, input_bytes, repeated
 from meshwright.costmodels.roofline import device_rates
@@ -90,13 +92,27 @@ def test_overlap_moves_tensor_parallel_time_from_exposed_to_hidden():
     assert both[0].tolist() == pytest.approx(both[1].tolist())
 
 
-def test_a_gather_behind_a_product_is_exposed_only_as_far_as_it_slows_the_product():
-    behind = [t for op in BLOCK.operators for t in op.traffic(SHAPE)[1] if t.hidden_behind == "gemm"]
-    assert [t.collective for t in behind] == ["all_gather"] * 2
-    free = priced(replace(GENERIC, overlap_cost=0.0))
-    useless = priced(replace(GENERIC, overlap_cost=1.0))
+def test_what_runs_beside_a_product_is_exposed_only_as_far_as_it_slows_the_product():
+    beside = adapt(BLOCK, replace(GENERIC, overlap_backward=True), find_loss("full"))
+    windows = Counter(t.hidden_behind for op in beside.operators for t in op.traffic(SHAPE)[1] if t.bytes)
+    assert windows == {"input_gradient": 2, "weight_gradient": 2, "none": 2}
+    free = priced(replace(GENERIC, overlap_cost=0.0), beside)
+    useless = priced(replace(GENERIC, overlap_cost=1.0), beside)
     assert free.comm_backward_s[0] < useless.comm_backward_s[0]
     assert useless.comm_hidden_s[0] == 0
+    assert useless.comm_backward_s.tolist() == pytest.approx(priced().comm_backward_s.tolist())
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_a_frozen_weight_has_no_product_beside_which_to_reduce(split):
+    """Its input's gradient is reduced as if nothing ran beside; only its input is gathered beside one."""
+    shape = replace(SHAPE, sequence_parallel=split)
+    stack = replace(GENERIC, overlap_backward=True, overlap_cost=0.0)
+    beside = adapt(BLOCK, stack, find_loss("full"))
+    still = tuple(replace(op, trained=False) if isinstance(op, Gemm) else op for op in beside.operators)
+    trained, frozen = (priced(stack, kind, shape) for kind in (beside, replace(beside, operators=still)))
+    assert trained.comm_backward_s[0] < frozen.comm_backward_s[0]
+    assert (frozen.comm_hidden_s[0] > 0) == bool(split)
 
 
 @pytest.mark.parametrize("kernels", [1, 3])

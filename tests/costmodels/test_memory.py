@@ -5,8 +5,10 @@ import pytest
 
 from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, state_bytes, transient_bytes
 from meshwright.costmodels.precision import find_optimizer, find_precision
-from meshwright.costmodels.profiles import find_profile
+from meshwright.costmodels.profiles import find_profile, sourced_profile
 from meshwright.costmodels.schedule import build
+from meshwright.costmodels.tables import build_tables
+from tests.costmodels.cases import make_setting, make_strategies
 
 ADAM, SGD = find_optimizer("adamw"), find_optimizer("sgd")
 
@@ -59,6 +61,14 @@ def test_adam_moves_its_states_twice_and_reads_the_gradient():
     """Reads and writes master (8) and moments (16), reads the gradient, writes the 16-bit weight."""
     assert optimizer_traffic(find_precision("bf16"), ADAM, 4) == 4 + 8 + 16 + 2
     assert optimizer_traffic(find_precision("fp32"), SGD, 4) == 4 + 4
+
+
+def test_a_recipe_of_fp16_alone_divides_its_gradients_by_the_scale_of_its_loss():
+    """Read and written once more: 8 bytes of an fp32 gradient."""
+    step = {name: build_tables(make_setting(precision=name), make_strategies()) for name in ("fp16", "bf16")}
+    moved = 4 + 8 + 16 + 2 + sourced_profile("generic").gradient_passes * 4
+    ratio = step["fp16"].optimizer_s / step["bf16"].optimizer_s
+    assert ratio.reshape(-1).tolist() == pytest.approx([(moved + 8) / moved] * ratio.size)
 
 
 def test_activations_of_two_stages_under_1f1b_and_interleaved():

@@ -135,15 +135,24 @@ def test_boundaries_reduce_or_gather_what_crosses_them():
     enter, leave = Boundary("in", "enter", 6), Boundary("out", "exit", 6)
 
     def bytes_of(traffics):
-        return {t.collective: t.bytes for t in traffics if t.bytes and t.hidden_behind == "none"}
+        return {t.collective: t.bytes for t in traffics if t.bytes}
 
+    both = {"all_gather": whole, "reduce_scatter": whole}
     assert [bytes_of(t) for t in enter.traffic(PAIR)] == [{}, {"all_reduce": whole}]
     assert [bytes_of(t) for t in leave.traffic(PAIR)] == [{"all_reduce": whole}, {}]
-    assert [bytes_of(t) for t in enter.traffic(SPLIT)] == [{"all_gather": whole}, {"reduce_scatter": whole}]
+    assert [bytes_of(t) for t in enter.traffic(SPLIT)] == [{"all_gather": whole}, both]
     assert [bytes_of(t) for t in leave.traffic(SPLIT)] == [{"reduce_scatter": whole}, {"all_gather": whole}]
     assert [bytes_of(t) for t in leave.traffic(ONE)] == [{}, {}]
-    hidden = [t for t in enter.traffic(SPLIT)[1] if t.hidden_behind == "gemm"]
-    assert hidden == [Traffic("all_gather", whole, "gemm")]
+    assert all(t.hidden_behind == "none" for op in (enter, leave) for way in op.traffic(SPLIT) for t in way)
+    beside = replace(enter, beside=True)
+    assert [t for t in beside.traffic(SPLIT)[1] if t.bytes] == [
+        Traffic("all_gather", whole, "input_gradient"),
+        Traffic("reduce_scatter", whole, "weight_gradient"),
+    ]
+    assert [t for t in beside.traffic(PAIR)[1] if t.bytes] == [
+        Traffic("all_reduce", whole, "weight_gradient")
+    ]
+    assert beside.traffic(SPLIT)[0] == enter.traffic(SPLIT)[0]
     assert enter.parameters() == enter.local_parameters(ONE) == enter.saved_bytes(ONE) == 0
     assert enter.forward(ONE) == enter.backward(ONE) == enter.parts == ()
 
@@ -153,7 +162,7 @@ def test_a_boundary_that_keeps_what_it_gathered_gathers_nothing_again():
     enter, leave = (Boundary("edge", way, 6, keeps=True) for way in ("enter", "exit"))
     assert enter.saved_bytes(SPLIT) == whole / 2  # this rank's own half is its producer's
     assert enter.saved_bytes(PAIR) == enter.saved_bytes(ONE) == leave.saved_bytes(SPLIT) == 0
-    assert not any(t.bytes for t in enter.traffic(SPLIT)[1] if t.hidden_behind == "gemm")
+    assert not any(t.bytes for t in enter.traffic(SPLIT)[1] if t.collective == "all_gather")
 
 
 def test_an_embedding_splits_its_rows_and_copies_its_positions():

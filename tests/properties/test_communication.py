@@ -9,15 +9,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.collectives import collective_time, group_size, hierarchical_pass, ring_pass
+from meshwright.costmodels.layer import CAUSES
 from meshwright.costmodels.overlap import exposed_time
+from meshwright.costmodels.tables import BACKWARD, build_tables
 from meshwright.costmodels.work import Collective
 from meshwright.hardware.span import GroupSpan, group_span
+from tests.costmodels.cases import make_setting, make_strategies
 from tests.strategies import clusters, placed_groups
 
 COLLECTIVES = get_args(Collective)
 PASSES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
 ROUNDING = 1 + 1e-12
 tensor_bytes = st.just(0.0) | st.floats(1.0, 1e12)
+tensor_degrees = st.integers(0, 3).map(lambda n: 2**n)
+PLACES = ("dgx-h100:1", "dgx-a100:1")
 seconds = st.floats(0, 1e3)
 shares = st.floats(0, 1)
 
@@ -176,3 +181,19 @@ def test_exposed_time_is_convex(x, y, v, w, cost, share):
 def test_compute_that_grows_never_shortens_compute_and_what_it_exposes(communication, window, cost, more):
     now, later = (w + exposed_time(communication, w, cost) for w in (window, window + more))
     assert now <= later * ROUNDING
+
+
+@given(tensor_degrees, st.integers(0, 1), st.integers(1, 8), shares, st.sampled_from(PLACES))
+def test_traffic_beside_products_is_exposed_or_hidden_and_never_lost(tp, split, sequences, cost, cluster):
+    """What backward collectives take in all does not depend on whether they run beside products."""
+    spread = make_strategies(tp=tp, sequence_parallel=split, micro_batch_size=sequences)
+    apart, beside = (
+        make_setting(cluster=cluster, overlap_backward=on, overlap_cost=cost, overlap_tensor=0.0)
+        for on in (False, True)
+    )
+    waited, hidden = (build_tables(setting, spread) for setting in (apart, beside))
+    exposed = [BACKWARD.index(cause) for cause in CAUSES]
+    each = [t.backward_parts[..., 0, exposed].sum(-1) for t in (waited, hidden)]
+    gone = [t.hidden_comm_s.sum(-1) for t in (waited, hidden)]
+    assert np.all(each[1] <= each[0] * ROUNDING)
+    assert each[0] + gone[0] == pytest.approx(each[1] + gone[1])
