@@ -152,8 +152,9 @@ def _gib(gib: float | None) -> float | None:
 
 
 def _memory_bytes(data: AcceleratorData) -> float:
+    """Return what processes may take together: the device's memory, less what its driver keeps."""
     if data.usable_memory_mib is not None:
-        return units.mib_to_bytes(data.usable_memory_mib)
+        return units.mib_to_bytes(data.usable_memory_mib - data.driver_reserved_mib)
     if data.memory_gib is not None:
         return units.gib_to_bytes(data.memory_gib)
     assert data.memory_gb is not None  # the schema has refused a file without any

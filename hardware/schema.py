@@ -122,6 +122,7 @@ class AcceleratorData(DataModel):
     memory_gib: Positive | None = None
     usable_memory_mib: Positive | None = None
     usable_memory_is_nominal: bool = False
+    driver_reserved_mib: Annotated[float, Field(strict=True, ge=0, le=1e5, allow_inf_nan=False)] = 0.0
     bandwidth_gb_per_s: Positive
     peak_dense_tflops: Annotated[dict[Dtype, Positive], Field(min_length=1)]
     num_cores: Count
