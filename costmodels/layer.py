@@ -57,6 +57,8 @@ class LayerCost:
         Alive only while the layer runs, (..., M).
     offloaded_bytes
         Sent to host memory and back, (..., M).
+    recorded_bytes
+        What the forward pass hands to collectives of a tensor group, (...).
     parameters
         Trained ones on one rank, (..., P).
     frozen_bytes
@@ -86,6 +88,7 @@ class LayerCost:
     saved_bytes: FloatArray
     working_bytes: FloatArray
     offloaded_bytes: FloatArray
+    recorded_bytes: FloatArray
     parameters: FloatArray
     frozen_bytes: FloatArray
     low_parameters: FloatArray
@@ -257,6 +260,12 @@ def _trained_weights(kind: LayerKind, shape: Shape) -> Num:
     return sum((1.0 * held for held in own), start=np.float64(0.0))
 
 
+def _recorded(kind: LayerKind, shape: Shape) -> Num:
+    """Return the bytes that the forward pass hands to collectives of its tensor group, whole tensors each."""
+    moved = (t.bytes for op in kind.operators for t in op.traffic(shape)[0] if t.group == "tensor")
+    return sum(moved, start=np.float64(0.0))
+
+
 def _parameters(kind: LayerKind, shape: Shape) -> dict[str, Num]:
     """Return trained parameters, frozen bytes and low-precision parameters by place, each (..., P)."""
     trained, frozen, low = ([np.float64(0.0)] * PLACES for _ in range(3))
@@ -316,6 +325,7 @@ def price_layer(
         "saved_bytes": _stack(held.saved),
         "working_bytes": _stack(held.working),
         "offloaded_bytes": _stack(held.offloaded),
+        "recorded_bytes": _recorded(kind, shape),
         **_parameters(kind, shape),
         "forward_flops": _total(kind.operators, ahead.flops),
         "backward_flops": _total(kind.operators, flops) + runs * _total(head, ahead.flops),

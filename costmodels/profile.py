@@ -148,6 +148,9 @@ class Profile:
         Memory of the communicators of one rank.
     fragmentation
         Reserved over allocated memory, minus one.
+    records_streams
+        Whether tensors of a tensor group's collectives wait for the device before their memory is given out
+        again (:mod:`meshwright.costmodels.waiting`).
     optimizer_fraction
         Share of the memory bandwidth that the optimizer kernel reaches.
     owner_send_s
@@ -222,6 +225,7 @@ class Profile:
     step_fixed_s: Num
     communicator_bytes: Num
     fragmentation: Num
+    records_streams: bool
     optimizer_fraction: Num
     owner_send_s: Num
     gradient_passes: Num

@@ -26,6 +26,7 @@ from meshwright.costmodels.pipeline import simulate
 from meshwright.costmodels.schedule import StaticSchedule, build
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.tables import BACKWARD, FORWARD, Tables, build_tables
+from meshwright.costmodels.waiting import lost_bytes
 
 CAUSES = (
     "forward",
@@ -266,6 +267,7 @@ def _memory(
     saved = np.einsum("bckm,bkm->bc", counts, tables.saved_bytes[rows])
     present = layers > 0
     working, gathered = _fullest(tables, rows, present)
+    lost = lost_bytes(working, tables.waiting_bytes[rows][:, None])
     away = np.einsum("bckm,bkm->bc", counts, tables.offloaded_bytes[rows])
     kept = activation_bytes(schedule, saved)
     states_away, drives = np.einsum("brkm,bk->br", layers, tables.host_bytes[rows]), s.on_nvme[rows][:, None]
@@ -278,8 +280,8 @@ def _memory(
         "optimizer_moments": held.optimizer_moments,
         "activations": kept,
         "gathered_parameters": gathered,
-        "working_set": working - gathered,
-        "fragmentation": setting.profile.fragmentation * (kept + working),
+        "working_set": working - gathered - lost,
+        "fragmentation": setting.profile.fragmentation * (kept + working) + lost,
         **{item: one * column[:, None] for item, column in fixed.items()},
         "idle": awaited_gradients(setting, s.take(rows))[:, None] * np.minimum(held.gradients, kept),
         "host": activation_bytes(schedule, away) + states_away * ~drives,

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray, Num, stacked
 from meshwright.costmodels.collectives import collective_time
 from meshwright.costmodels.layer import CAUSES, LayerCost, price_layer
-from meshwright.costmodels.memory import StateBytes, transient_bytes
+from meshwright.costmodels.memory import StateBytes
 from meshwright.costmodels.offload import activation_bytes_per_s
 from meshwright.costmodels.operators import LayerKind
 from meshwright.costmodels.overlap import exposed_time
@@ -24,6 +24,7 @@ from meshwright.costmodels.stacking import taken
 from meshwright.costmodels.states import LayerStates, layer_states
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.costmodels.vocabulary import Embedding
+from meshwright.costmodels.waiting import waiting_bytes, working_bytes
 from meshwright.costmodels.weight_casts import weight_cast_s
 from meshwright.costmodels.work import Shape
 
@@ -68,7 +69,9 @@ class Tables:
     saved_bytes, offloaded_bytes
         (B, K, M).
     working_bytes
-        All that lives only while a layer runs, gathered weights included, (B, K, M).
+        All that lives only while a layer runs, gathered weights and lost room included, (B, K, M).
+    waiting_bytes
+        Of collectives' tensors (:mod:`~meshwright.costmodels.waiting`), (B,).
     gathered_bytes
         These weights alone, (B, K).
     transfer_s
@@ -93,6 +96,7 @@ class Tables:
     host_bytes: FloatArray
     saved_bytes: FloatArray
     working_bytes: FloatArray
+    waiting_bytes: FloatArray
     offloaded_bytes: FloatArray
     gathered_bytes: FloatArray
     transfer_s: FloatArray
@@ -322,7 +326,7 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
     tied = np.stack([_tied_parameters(kind, shape) for kind, shape in pairs], axis=-1)
     states = layer_states(setting, s, cost, tied, shapes, where)
     passes = _every_pass(setting, s, cost, states)
-    modes = cost.recompute_s.shape
+    modes, waiting = cost.recompute_s.shape, waiting_bytes(setting, cost)
     transfer = collective_time("send_recv", _boundary_bytes(setting, shapes), where.pipeline)
     forward_comm = [cost.comm_forward_s[..., c] for c in range(len(CAUSES))]
     backward_comm = cost.comm_backward_s[..., None, :] + cost.comm_recompute_s
@@ -348,21 +352,14 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
         states=states.device,
         host_bytes=states.host_bytes,
         saved_bytes=cost.saved_bytes,
-        working_bytes=_working(setting, cost, states),
+        working_bytes=working_bytes(setting, cost, states, waiting),
+        waiting_bytes=waiting,
         offloaded_bytes=cost.offloaded_bytes,
         gathered_bytes=states.gathered_bytes,
         transfer_s=transfer,
         pass_s=setting.profile.overlap_cost * transfer,
         flops=(cost.forward_flops + cost.backward_flops)[..., None] + cost.recompute_flops,
     )
-
-
-def _working(setting: Setting, cost: LayerCost, states: LayerStates) -> FloatArray:
-    """Return what lives only while a layer runs, (B, K, M)."""
-    blocks = np.array([kind.role == "block" for kind in setting.kinds])
-    loose = states.gathered_bytes, cost.working_bytes, cost.saved_bytes
-    passing = transient_bytes(*loose, states.unreduced_bytes, states.pending_bytes, blocks)
-    return np.asarray(passing + states.placeholder_bytes[..., None])
 
 
 def _boundary_bytes(setting: Setting, shapes: list[Shape]) -> FloatArray:
