@@ -1,5 +1,6 @@
 """What meshes of one ``tp``, ``cp``, ``pp`` and ``dp`` may differ in: tables of choices and their product."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from math import isqrt
@@ -11,7 +12,9 @@ from meshwright.costmodels.schedule import legal as schedule_legal
 from meshwright.costmodels.strategy import OFFLOADS
 from meshwright.planner.choice import Choice
 from meshwright.planner.chunking import equal_chunks
+from meshwright.planner.lengths import sample_shape
 from meshwright.planner.meshes import SCHEDULES
+from meshwright.planner.model_rules import MOST_MICROBATCHES
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS
 from meshwright.planner.problem import Problem
 
@@ -54,6 +57,16 @@ def _least_factor(n: int, least: int) -> int:
     return n
 
 
+def most_samples(problem: Problem) -> float:
+    """Return the samples of which one device cannot hold more, were there nothing but one layer's output.
+
+    Counted is a byte a feature, less than any precision takes: a bound, and no rule of what fits.
+    """
+    model, job = problem.model, problem.job
+    widest = max(float(sample_shape(model, job, kind).tokens * kind.hidden) for kind in model.kinds)
+    return problem.cluster.accelerator.memory_bytes / widest
+
+
 def admitted(problem: Problem, name: str, values: Sequence[int]) -> list[int]:
     """Return the values that the job's choice for a decision admits."""
     wanted = problem.job.choices.get(name, Choice())
@@ -68,10 +81,15 @@ def _admitted_words(problem: Problem, name: str, words: Sequence[str]) -> list[i
 
 
 class DegreeGroup:
-    """The tables of one group of degrees, each a list of rows; ``experts`` says whether the model has any."""
+    """The tables of one group of degrees, each a list of rows.
 
-    def __init__(self, problem: Problem, tp: int, cp: int, pp: int, dp: int, experts: bool) -> None:
-        self.problem, self.experts = problem, experts
+    ``experts`` says whether the model has any, ``most_samples`` is :func:`most_samples` of the problem.
+    """
+
+    def __init__(
+        self, problem: Problem, tp: int, cp: int, pp: int, dp: int, experts: bool, most_samples: float
+    ) -> None:
+        self.problem, self.experts, self.most_samples = problem, experts, most_samples
         self.tp, self.cp, self.pp, self.dp = tp, cp, pp, dp
 
     def columns(self) -> dict[str, IntArray]:
@@ -102,7 +120,18 @@ class DegreeGroup:
     def pipelines(self) -> list[tuple[int, int, int, int]]:
         """(micro-batch, micro-batches, schedule, vpp)."""
         each = self.problem.job.global_batch_size // self.dp
-        return [(b, each // b, s, v) for b in divisors(each) for s, v in self._schedules]
+        return [(b, each // b, s, v) for b in self._sizes(each) for s, v in self._schedules]
+
+    def _sizes(self, each: int) -> tuple[int, ...]:
+        """Return the micro-batch sizes of a replica's batch that can matter, among up to 26,880.
+
+        Of those that leave too many micro-batches only the largest, for the rule that refuses it to be told,
+        and of those whose widest layer output no device holds only the smallest, as one that does not fit.
+        """
+        sizes, most = divisors(each), self.tp * self.cp * self.most_samples
+        start = bisect_left(sizes, True, key=lambda size: each // size <= MOST_MICROBATCHES)
+        start = max(start - 1, 0)
+        return sizes[start : max(bisect_right(sizes, most), start) + 1]
 
     @cached_property
     def layouts(self) -> list[tuple[int, ...]]:

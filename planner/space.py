@@ -20,7 +20,7 @@ from dataclasses import fields
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
-from meshwright.planner.degree_group import DegreeGroup, admitted, divisors
+from meshwright.planner.degree_group import DegreeGroup, admitted, divisors, most_samples
 from meshwright.planner.lengths import main_length
 from meshwright.planner.meshes import SCHEDULES, Meshes
 from meshwright.planner.model_rules import splits_sequence
@@ -70,10 +70,10 @@ def _tp_legal(problem: Problem, tp: int) -> bool:
 
 
 def _groups(problem: Problem) -> Iterator[dict[str, IntArray]]:
-    experts = has_experts(problem)
+    experts, held = has_experts(problem), most_samples(problem)
     for tp, cp, pp, dp in degrees(problem):
         if problem.job.global_batch_size % dp == 0:
-            yield DegreeGroup(problem, tp, cp, pp, dp, experts).columns()
+            yield DegreeGroup(problem, tp, cp, pp, dp, experts, held).columns()
 
 
 def enumerate_meshes(problem: Problem) -> Meshes:

@@ -1,5 +1,6 @@
 """The space holds every mesh that the rules allow, once, and none besides."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.planner.degree_group import most_samples
 from meshwright.planner.field import survey
 from meshwright.planner.job import Job
 from meshwright.planner.meshes import Meshes, mesh_of
+from meshwright.planner.model_rules import MOST_MICROBATCHES
 from meshwright.planner.pins import read_pins
+from meshwright.planner.pricing import price_plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.rules import legal
 from meshwright.planner.space import divisors, enumerate_meshes, space
@@ -79,6 +83,33 @@ def test_gpipe_is_searched_only_if_asked_for() -> None:
 def test_a_space_without_a_mesh_is_empty() -> None:
     job = Job(16, 1024, target="deepspeed", choices=read_pins({"dp": 3}))
     assert len(enumerate_meshes(Problem(model(), cluster("dgx-h100:1"), job))) == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(launchable())
+def test_no_plan_holds_less_than_its_widest_layer_hands_on(drawn: Any) -> None:
+    problem, plan = drawn
+    device, split = problem.cluster.accelerator.memory_bytes, plan.tp * plan.cp
+    assert max(price_plan(problem, plan).peak_bytes) >= plan.micro_batch_size * device / (
+        most_samples(problem) * split
+    )
+
+
+def test_a_batch_of_ten_thousands_of_divisors_makes_a_small_space() -> None:
+    job = Job(866421317361600, 1024)
+    problem = Problem(model(), cluster("dgx-h100:1"), job)
+    assert len(enumerate_meshes(problem)) <= 2 * len(enumerate_meshes(replace(problem, job=Job(8, 1024))))
+    assert set(space(problem)[1]) >= {"micro-batches within reach"}
+
+
+@pytest.mark.parametrize("batch", [720, 720720, 73513440])
+def test_only_micro_batches_that_cannot_be_run_are_left_out(batch: int) -> None:
+    problem = Problem(model(), cluster("dgx-h100:1"), Job(batch, 1024))
+    found = space(problem)[0]
+    for tp, dp in {(int(tp), int(dp)) for tp, dp in zip(found.tp, found.dp, strict=True)}:
+        each, most = batch // dp, most_samples(problem) * tp
+        own = set(found.micro_batch_size[(found.tp == tp) & (found.dp == dp)].tolist())
+        assert own >= {b for b in divisors(each) if each // b <= MOST_MICROBATCHES and b <= most}
 
 
 @pytest.mark.parametrize("n", [1, 2, 12, 97, 360, 1024])
