@@ -100,6 +100,12 @@ _EXPECTED: Final = {
     "layers_per_stage": "the layers of each chunk are expected, whole numbers of at least 1: 7,8,8,7",
 }
 """What fields of several kinds take."""
+_SAID: Final = {
+    "bool_type": "true or false is expected",
+    "int_parsing": "a whole number is expected",
+    "float_parsing": "a number is expected",
+}
+"""What is expected, where pydantic tells of its own inside."""
 
 
 class JobSchema(_Schema):
@@ -220,7 +226,8 @@ def _explain(error: ValidationError, path: str | None) -> str:
         return f"{_where(path, key)} is not a key of a job file; {hint}"
     shown = repr(first["input"])
     shown = shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
-    wanted = _EXPECTED.get(str(fields[-1])) or first["msg"][:1].lower() + first["msg"][1:]
+    said = _SAID.get(first["type"]) or first["msg"][:1].lower() + first["msg"][1:]
+    wanted = _EXPECTED.get(str(fields[-1])) or said
     return f"{_where(path, key)} is {shown}; {wanted}"
 
 

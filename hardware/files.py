@@ -1,8 +1,7 @@
 """Reading small YAML files that people wrote: safely, with one clear error for each way to be wrong."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,7 +60,7 @@ def unique_keys(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """Return the mapping that a YAML (or JSON) text holds.
+    """Return the mapping that a YAML (or JSON) text holds, read as :mod:`meshwright.hardware.yaml_core` says.
 
     Plain data only: tags, anchors and aliases (the means of YAML bombs) and repeated keys are refused.
 
@@ -72,7 +71,9 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     """
     import yaml
 
-    loader = _loader_class()
+    from meshwright.hardware.yaml_core import loader_class
+
+    loader = loader_class()
     try:
         _check_events(yaml.parse(text, Loader=loader), where)
         data = yaml.load(text, Loader=loader)  # a SafeLoader subclass
@@ -83,7 +84,7 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         raise CatalogueError(where, "text", f"{problem}{place}", "valid YAML") from error
     except CatalogueError:
         raise
-    except ValueError as error:  # such as a date with month 13
+    except ValueError as error:  # a number of thousands of digits
         raise CatalogueError(where, "text", str(error), "valid YAML scalars") from error
     odd = [key for key in data if not isinstance(key, str)] if isinstance(data, dict) else []
     if odd:
@@ -99,37 +100,17 @@ def read_yaml(path: Path, max_bytes: int = MAX_YAML_BYTES) -> dict[str, Any]:
 
 
 def _check_events(events: "Iterable[yaml.Event]", where: str) -> None:
-    """Refuse anchors, aliases and deep nesting before anything is built from them."""
+    """Refuse anchors, aliases, tags and deep nesting before anything is built from them."""
     import yaml
 
     depth = 0
     for event in events:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise CatalogueError(where, "text", "an anchor or alias", "plain YAML without & and *")
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise CatalogueError(
+                where, "text", f"the tag {tag}", "plain YAML; text that looks like a number in quotes"
+            )
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise CatalogueError(where, "text", "deep nesting", f"at most {MAX_DEPTH} levels")
-
-
-@lru_cache(maxsize=1)
-def _loader_class() -> "type[yaml.SafeLoader]":
-    """Return a safe loader (in C where libyaml exists) that refuses repeated keys."""
-    import yaml
-
-    base: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class UniqueKeyLoader(base):  # type: ignore[misc, valid-type]
-        """SafeLoader in which writing a key twice is an error and not a silent override."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-            """Return the mapping of a node; refuses a key that is written twice."""
-            counts = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
-            for key, times in counts.items():
-                if times > 1:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"key {key!r} is written twice", node.start_mark
-                    )
-            mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
-            return mapping
-
-    return UniqueKeyLoader

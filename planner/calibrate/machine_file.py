@@ -158,14 +158,6 @@ def cluster_of(data: Mapping[str, Any]) -> Cluster:
     return cluster_from_data(checked, accelerator, checked.count)
 
 
-def cluster_text(data: Mapping[str, Any]) -> str:
-    """Return the cluster file's text."""
-    import yaml
-
-    text: str = yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=100)
-    return text
-
-
 def measured_profile(machine: Machine, found: Constants) -> dict[str, float]:
     """Return the fields of the measured profile, those of other machines' runs set back to one or nothing."""
     neutral = {"gemm_fraction": 1.0, "attention_fraction": 1.0, "jitter": 0.0, "fragmentation": 0.0}

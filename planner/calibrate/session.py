@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_text
 from meshwright.hardware.units import MIB
+from meshwright.hardware.yaml_core import to_yaml
 from meshwright.planner.calibrate.cases import CPU, GPU, Case, Sample, from_lines, grid, to_lines
 from meshwright.planner.calibrate.collect import Progress, collect, merged
 from meshwright.planner.calibrate.fits import Constants, fitted
@@ -19,7 +20,6 @@ from meshwright.planner.calibrate.machine_file import (
     check_name,
     cluster_data,
     cluster_of,
-    cluster_text,
     machine_profile_text,
     paths,
 )
@@ -102,7 +102,7 @@ def write(files: Sequence[Path], machine: Machine, constants: Constants, samples
     today = date.today()
     data = cluster_data(machine, constants, today)
     cluster_of(data)
-    texts = (cluster_text(data), machine_profile_text(machine, constants, today), to_lines(samples))
+    texts = (to_yaml(data), machine_profile_text(machine, constants, today), to_lines(samples))
     write_whole(dict(zip(files, texts, strict=True)))
 
 

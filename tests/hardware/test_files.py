@@ -1,9 +1,16 @@
 """Text that people wrote: plain data in, one clear sentence for each way to be wrong."""
 
+import json
+from math import inf
+
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from meshwright.hardware.errors import CatalogueError
 from meshwright.hardware.files import MAX_YAML_BYTES, parse_yaml, read_yaml
+from meshwright.hardware.yaml_core import to_yaml
 
 BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
 
@@ -19,14 +26,17 @@ def test_a_mapping_is_read(tmp_path):
     [
         (BOMB, "anchor or alias"),
         ("a: *nowhere", "anchor or alias"),
-        ("a: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+        ("a: !!python/object/apply:os.system ['true']", "the tag tag:yaml.org,2002:python/object"),
+        ("a: !!set {b, c}", "the tag tag:yaml.org,2002:set"),
+        ("a: !!int 1:30", "the tag tag:yaml.org,2002:int"),
+        ("a: !mine b", "the tag !mine"),
         ("a: {b", "at line"),
         ("a: 1\na: 2", "'a' is written twice"),
         ("- a\n- b", "top level is 'list'"),
         ("just text", "top level is 'str'"),
         ("", "top level is 'NoneType'"),
         ("1: a", "text keys"),
-        ("a: 2026-13-45", "text is"),
+        ("a: " + "9" * 5000, "text is"),
         ("a: " + "[" * 50000 + "]" * 50000, "text is"),
         ("a: " + "[" * 40 + "]" * 40, "deep nesting"),
         ("a: 1\x00", "text is"),
@@ -37,6 +47,57 @@ def test_what_is_no_plain_mapping_is_refused(text, message):
     with pytest.raises(CatalogueError, match=message) as caught:
         parse_yaml(text, "mine.yaml")
     assert str(caught.value).startswith("mine.yaml: ")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["1:30", "1:30:00.5", "on", "off", "yes", "No", "y", "1_000", "0b11", "2026-01-01", "=", "<<", "1e", "."],
+)
+def test_words_that_only_yaml_1_1_takes_for_something_else_are_text(word):
+    assert parse_yaml(f"a: {word}\n{word}: 1", "mine.yaml") == {"a": word, word: 1}
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("010", 10),
+        ("0o17", 15),
+        ("0xfF", 255),
+        ("-3", -3),
+        ("+4", 4),
+        ("1e9", 1e9),
+        ("15E12", 15e12),
+        ("-.5", -0.5),
+        ("2.", 2.0),
+        (".inf", inf),
+        ("-.INF", -inf),
+        ("TRUE", True),
+        ("false", False),
+        ("~", None),
+        ("", None),
+    ],
+)
+def test_numbers_switches_and_nothing_are_those_of_the_core_schema(word, value):
+    read = parse_yaml(f"a: {word}", "mine.yaml")["a"]
+    assert (read, type(read)) == (value, type(value))
+
+
+WORDS = st.text("01eExo:_.-+~<=onfyaNulTtrs#,&*! {}[]'\"%@`|>?", max_size=8)
+PLAIN = WORDS | st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none()
+
+
+@given(st.dictionaries(WORDS, PLAIN | st.lists(PLAIN, max_size=3), max_size=5))
+def test_what_is_written_is_read_back_and_means_the_same_in_yaml_1_1(data):
+    text = to_yaml(data)
+    assert parse_yaml(text, "mine.yaml") == yaml.safe_load(text) == data
+
+
+@given(
+    st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3))
+)
+def test_json_is_read_as_json_reads_it(value):
+    text = json.dumps({"a": value})
+    assert parse_yaml(text, "mine.json") == json.loads(text)
 
 
 def test_what_is_no_small_text_file_is_refused(tmp_path):
