@@ -231,11 +231,16 @@ def _attention(row: Row, base: str) -> dict[str, Any]:
 
 
 def _graphs(row: Row) -> dict[str, Any]:
-    """Return what CUDA graphs leave of the host's time."""
-    scope, kind = row.stated("cuda_graph_scope"), row.stated("cuda_graph_impl")
-    if scope == "full_iteration" or kind == "local":
+    """Return what CUDA graphs leave of the host's time.
+
+    A scope alone captures nothing where the implementation is none (Megatron-Bridge, training/train.py: a
+    whole iteration is captured where the one is local and the other says so; later one word says both).
+    """
+    scope, kind = row.stated("cuda_graph_scope") or [], row.stated("cuda_graph_impl")
+    parts = {scope} if isinstance(scope, str) else set(scope)
+    if kind == "none" or not (parts or kind):
+        return {}
+    if "full_iteration" in parts | {kind} or (kind == "local" and not parts):
         return {"host_share": 0.0, "expert_host_share": 0.0, "dispatch_sync_s": 0.0}
-    if scope or kind == "transformer_engine":
-        whole = row.moe is None or not isinstance(scope, list) or "attn" in scope
-        return {"host_share": PARTLY_CAPTURED if whole else ROUTER_CAPTURED}
-    return {}
+    whole = row.moe is None or not parts or bool(parts & {"attn", "full"})
+    return {"host_share": PARTLY_CAPTURED if whole else ROUTER_CAPTURED}

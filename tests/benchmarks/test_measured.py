@@ -226,13 +226,38 @@ def test_releases_of_megatron_core_overlap_tensor_traffic_whatever_the_model() -
 
 @pytest.mark.parametrize(
     ("scope", "rest"),
-    [("full_iteration", 0), (["attn", "moe_router"], 0.4), (["moe_router"], 0.6), (None, 1)],
+    [
+        ("full_iteration", 0),
+        (["full_iteration"], 0),
+        (["attn", "moe_router"], 0.4),
+        (["moe_router"], 0.6),
+        (None, 1),
+        ([], 1),
+    ],
 )
 def test_graphs_of_sub_blocks_leave_the_experts_to_the_host(scope: Any, rest: float) -> None:
     row = replace(ROWS["bridge2511_deepseekv3_b200_fp8mx_256"], extra={"cuda_graph_scope": scope})
     profile = find_profile(profile_of(row))
     assert profile.host_share == rest
-    assert profile.expert_host_share == (scope != "full_iteration")
+    assert profile.expert_host_share == (rest > 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scope", "rest"),
+    [
+        ("none", "full_iteration", 1),  # switched off, whatever would be captured
+        ("none", ["attn"], 1),
+        ("local", ["full_iteration"], 0),
+        ("local", None, 0),
+        ("full_iteration", [], 0),
+        ("transformer_engine", None, 0.4),
+        ("transformer_engine", ["moe_router"], 0.6),
+    ],
+)
+def test_graphs_are_captured_as_their_implementation_says(kind: str, scope: Any, rest: float) -> None:
+    stated = {"cuda_graph_impl": kind, "cuda_graph_scope": scope}
+    row = replace(ROWS["bridge2511_deepseekv3_b200_fp8mx_256"], extra=stated)
+    assert find_profile(profile_of(row)).host_share == rest
 
 
 @pytest.mark.parametrize(
