@@ -8,6 +8,7 @@ from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
 from benchmarks.row_model import graph_of, predicts_ahead
 from benchmarks.row_profile import profile_of, taken_to_overlap
+from benchmarks.row_settings import captures_graphs
 from benchmarks.row_spelling import understood
 from benchmarks.row_strategy import sequences_of, with_local_batch, write
 from benchmarks.rows import Row, counter_of
@@ -64,6 +65,8 @@ class Priced:
         The same on the fullest of the ranks that the row's counter was read on.
     idle_bytes
         Of these, what is not allocated when allocation peaks.
+    cached_bytes
+        Beyond these, empty blocks that an allocator keeps while the device has room.
     """
 
     row: Row
@@ -74,6 +77,7 @@ class Priced:
     memory: Mapping[str, float] | None = None
     counted: Mapping[str, float] | None = None
     idle_bytes: float = 0.0
+    cached_bytes: float = 0.0
 
     @property
     def error(self) -> float | None:
@@ -96,7 +100,10 @@ class Priced:
 
     @property
     def comparable_bytes(self) -> float | None:
-        """What the row's own metric sees of the peak: allocated, reserved, or all of the device."""
+        """What the row's own metric sees of the peak: allocated, reserved, or all of the device.
+
+        A captured graph allocates on one stream: gradients come where activations were.
+        """
         if self.counted is None:
             return None
         counter = counter_of(self.row)
@@ -105,7 +112,16 @@ class Priced:
         if allocated:
             hidden = (*hidden, "fragmentation")
         seen = sum(v for item, v in self.counted.items() if item not in hidden)
-        return seen - allocated * self.idle_bytes
+        empty = min(self.cached_bytes, self._room) if counter in ("reserved", "nvidia-smi") else 0.0
+        return seen + empty - (allocated or captures_graphs(self.row)) * self.idle_bytes
+
+    @property
+    def _room(self) -> float:
+        """Bytes that are left on the counted rank's device."""
+        if self.expressed is None or self.counted is None:
+            return 0.0
+        device = self.expressed.problem.cluster.accelerator
+        return max(device.memory_bytes - sum(self.counted.values()), 0.0)
 
 
 def as_run(row: Row) -> Row:
@@ -209,6 +225,7 @@ def priced_run(run: Expressed, got: CasePrice | MeshwrightError) -> Priced:
         memory={item: float(batch.memory[item][at, fullest]) for item in ITEMS},
         counted={item: float(batch.memory[item][at, read]) for item in ITEMS},
         idle_bytes=float(batch.idle_bytes[at, read]),
+        cached_bytes=float(batch.cached_bytes[at, read]),
     )
 
 

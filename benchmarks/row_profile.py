@@ -183,6 +183,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["loss"] = "sliced" if row.tuning == "full" else "pieces"
     if row.moe is not None and "torchtitan" in row.framework.lower() and not settings.captures_graphs(row):
         found["loss"] = "compiled"  # its configurations of mixtures: compile components ["loss"]
+    if settings.captures_graphs(row):
+        found["loss"] = "traced"
     if "rowwise" in (row.precision or "").lower():
         found["low_gemm_fraction"] = ROWWISE
     if "gptq" in (row.precision or "").lower():

@@ -254,12 +254,8 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
         return ("full",) * blocks, ()
     if said.startswith("none"):
         return ("none",) * blocks, ()
-    unnamed = said.startswith("selective (") and "torchtitan" in row.framework
-    if (said.startswith("selective-op") or unnamed) and "qkv" not in said and "graph default" not in said:
-        rest = "moe" if row.moe else "none"  # grouped products are not among what it saves
-        half = tuple("full" if i % 2 == 0 else rest for i in range(blocks))
-        return half, (f"{row.recompute}: keeps every second product, priced as full in every second layer",)
-    return ("selective",) * blocks, () if said == "selective" else (f"{row.recompute}: priced as selective",)
+    told = said == "selective" or _by_operator(row)
+    return ("selective",) * blocks, () if told else (f"{row.recompute}: priced as selective",)
 
 
 _ORDINALS: Final[Mapping[str, int]] = {"other": 2, "second": 2, "third": 3, "fourth": 4}
@@ -275,7 +271,18 @@ def _every(said: str) -> int | None:
 
 def recompute_modules_of(row: Row) -> tuple[str, ...]:
     """Return the modules that selective recompute names; none where the mode's own choice runs again."""
+    if _by_operator(row):
+        return ("by_operator",)
     return tuple(name for name in row.stated("recompute_modules") or () if name in MODULES)
+
+
+def _by_operator(row: Row) -> bool:
+    """Return whether torchtitan's policy tells operator by operator what is kept: its own default."""
+    said = (row.recompute or "").lower()
+    if "torchtitan" not in row.framework or "qkv" in said or "graph default" in said:
+        return False
+    unsaid = not said and not captures_graphs(row)
+    return unsaid or said.startswith(("selective-op", "selective ("))
 
 
 def _default_recompute(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -20,7 +20,7 @@ from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.precision import CAST_SHARES
 from meshwright.costmodels.product import Gemm, Product
 from meshwright.costmodels.profile import Profile
-from meshwright.costmodels.recompute import MODES, mode_bytes, repeated
+from meshwright.costmodels.recompute import MODES, mode_bytes, repeated_shares
 from meshwright.costmodels.roofline import DeviceRates, total_time
 from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.costmodels.work import Group, Shape, Traffic, Work
@@ -114,6 +114,17 @@ class _Pass(NamedTuple):
 def _total(ops: Sequence[Operator], each: Mapping[str, Num]) -> Num:
     """Return the sum over operators of what each (by its name) costs."""
     return sum((each[op.name] for op in ops), start=np.float64(0.0))
+
+
+def _partly(shares: Mapping[str, Num], each: Mapping[str, Num]) -> Num:
+    """Return the sum of shares of what operators (by their names) cost."""
+    return sum((share * each[name] for name, share in shares.items()), start=np.float64(0.0))
+
+
+def _partly_by_cause(shares: Mapping[str, Num], each: Mapping[str, FloatArray]) -> FloatArray:
+    """Return the same of what is told by cause, (..., C)."""
+    parts = (np.asarray(share)[..., None] * each[name] for name, share in shares.items())
+    return np.asarray(sum(parts, start=np.float64(0.0)))
 
 
 def traffic_time(traffic: Traffic, groups: Mapping[Group, GroupSpan], profile: Profile) -> Num:
@@ -306,7 +317,7 @@ def price_layer(
     """
     ahead = _pass(kind, shape, rates, groups, profile, backward=False)
     back = _pass(kind, shape, rates, groups, profile, backward=True)
-    again = [repeated(kind, mode, profile) for mode in MODES]
+    again = [repeated_shares(kind, mode, profile) for mode in MODES]
     head = _head_repeat(kind)
     runs = float(kind.backward)
     adding = _accumulation_s(kind, shape, rates, profile)
@@ -317,11 +328,11 @@ def price_layer(
         "forward_s": _total(kind.operators, ahead.seconds),
         "backward_s": backward_s,
         "weight_s": runs * (_weight_seconds(kind, shape, rates, profile) + adding),
-        "recompute_s": _stack([_total(ops, ahead.seconds) for ops in again]),
+        "recompute_s": _stack([_partly(part, ahead.seconds) for part in again]),
         "comm_forward_s": _total(kind.operators, ahead.exposed),
         "comm_backward_s": runs * _total(kind.operators, back.exposed),
         "comm_hidden_s": ahead.hidden + runs * back.hidden,
-        "comm_recompute_s": _modes([_total(ops, ahead.exposed) for ops in again]),
+        "comm_recompute_s": _modes([_partly_by_cause(part, ahead.exposed) for part in again]),
         "saved_bytes": _stack(held.saved),
         "working_bytes": _stack(held.working),
         "offloaded_bytes": _stack(held.offloaded),
@@ -329,10 +340,10 @@ def price_layer(
         **_parameters(kind, shape),
         "forward_flops": _total(kind.operators, ahead.flops),
         "backward_flops": _total(kind.operators, flops) + runs * _total(head, ahead.flops),
-        "recompute_flops": _stack([_total(ops, ahead.flops) for ops in again]),
+        "recompute_flops": _stack([_partly(part, ahead.flops) for part in again]),
         "forward_launches": _total(kind.operators, ahead.launches),
         "backward_launches": runs * (_total(kind.operators, back.launches) + _total(head, ahead.launches)),
-        "recompute_launches": _stack([_total(ops, ahead.launches) for ops in again]),
+        "recompute_launches": _stack([_partly(part, ahead.launches) for part in again]),
         "trained_weights": _trained_weights(kind, shape),
     }
     return _broadcast(cost)

@@ -7,7 +7,11 @@ Bytes per logit on one rank, by counting tensors of a bf16 model:
   logits or their gradient exist beside it (6 in all). Forward moves 2 + 4 + 4 + 2, backward 4 + 4.
 - ``torch`` (``F.cross_entropy(logits.float(), labels)``): bf16 logits are cast up, the log-softmax is kept
   (4 saved); backward its gradient from the picked logit's (4 + 4) meets it: 12 at the peak. Forward moves 6 +
-  8, the pick is small; backward 4 (zeros and scatter) + 12 + 6 (cast down).
+  8, the pick is small; backward 4 (zeros and scatter) + 12 + 6 (cast down). Over split logits
+  (``torch.distributed.tensor.parallel.loss_parallel``) the softmax is written out: forward 6 + 4 (maximum) +
+  8 (shifted) + 8 (exponent) + 4 (sum) + 8, backward 4 + 8 (exponent) + 12 (added) + 8 (scaled) + 6, where
+  the log-softmax, the picked logit's gradient, the sum of both and the result exist at once: 16.
+- ``traced``: the same in a graph that holds the whole step, which writes nothing out.
 - ``eager`` (transformers before 4.45): the fp32 logits are an output that lives on, shifted by a copy, and
   the log-softmax of the copy is kept (8 saved); backward 16 at the peak. Forward moves 6 + 8 + 8, backward
   4 + 12 + 8 (the shift's) + 6.
@@ -46,7 +50,8 @@ CHUNKS: Final = 8
 
 LOSSES: Final = {
     "full": FULL_LOGITS,
-    "torch": LossKernel(4, 12, 14, 22),
+    "torch": LossKernel(4, 12, 14, 22, split_bytes=4, split_forward_traffic=24, split_backward_traffic=16),
+    "traced": LossKernel(4, 12, 14, 22),
     "eager": LossKernel(8, 16, 22, 30),
     "engine": LossKernel(10, 18, 22, 30, gathered_bytes=2),
     "kernel": LossKernel(2, 2, 2, 4),

@@ -15,6 +15,8 @@ the module of that name.
 ``shared_experts``   the experts that every token visits
 ``norms``            all norms (none of Megatron-LM's modules)
 ``activations``      all activation functions (none of Megatron-LM's modules)
+``by_operator``      all but the outputs that PyTorch's selective checkpoint keeps in torchtitan
+                     (:mod:`~meshwright.costmodels.by_operator`; none of Megatron-LM's modules)
 ===================  ==============================================================================
 
 Source: Megatron-Core ``TransformerConfig.recompute_modules``.
@@ -48,6 +50,7 @@ MODULES: Final[Mapping[str, Callable[[Operator], bool]]] = {
     "shared_experts": lambda op: op.name.startswith("shared_"),
     "norms": _is_norm,
     "activations": lambda op: isinstance(op, ExpertActivation) or getattr(op, "group", "") == "activation",
+    "by_operator": lambda op: not isinstance(op, Attention),
 }
 """What belongs to each module, operator by operator."""
 

@@ -247,6 +247,9 @@ class LayerKind:
     again
         Names of the operators that selective recompute runs again; None: the light ones, and an attention
         core whose scores go through memory.
+    by_operator
+        Whether selective recompute keeps outputs of some operators and runs everything else again
+        (:mod:`~meshwright.costmodels.by_operator`).
 
     Raises
     ------
@@ -263,6 +266,7 @@ class LayerKind:
     backward: bool = True
     low_precision: bool = True
     again: frozenset[str] | None = None
+    by_operator: bool = False
 
     def __post_init__(self) -> None:
         names = [op.name for op in self.operators]

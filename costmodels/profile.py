@@ -151,6 +151,9 @@ class Profile:
     records_streams
         Whether tensors of a tensor group's collectives wait for the device before their memory is given out
         again (:mod:`meshwright.costmodels.waiting`).
+    cached
+        Share of what comes and goes that an allocator keeps in empty blocks besides, as long as the device
+        has room: before it fails it gives them back (CUDA caching allocator, ``release_cached_blocks``).
     optimizer_fraction
         Share of the memory bandwidth that the optimizer kernel reaches.
     owner_send_s
@@ -226,6 +229,7 @@ class Profile:
     communicator_bytes: Num
     fragmentation: Num
     records_streams: bool
+    cached: Num
     optimizer_fraction: Num
     owner_send_s: Num
     gradient_passes: Num

@@ -9,7 +9,8 @@
   checkpoint stops early (PyTorch) skip the last product and its collective.
 
 A kind may say itself which operators ``selective`` runs again (``LayerKind.again``, from a list of
-:mod:`~meshwright.costmodels.modules`).
+:mod:`~meshwright.costmodels.modules`), or that a policy tells operator by operator which outputs are kept
+(:mod:`~meshwright.costmodels.by_operator`).
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ import numpy as np
 
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.attention import Attention
+from meshwright.costmodels.by_operator import kept_bytes, kept_shares
 from meshwright.costmodels.delta import DeltaRule
 from meshwright.costmodels.modules import EXPERT
 from meshwright.costmodels.moe import ExpertGemm
@@ -50,11 +52,18 @@ def repeated(kind: LayerKind, mode: str, profile: Profile) -> tuple[Operator, ..
     """Return the operators that a recompute mode runs again (none for embedding and head)."""
     if mode in ("none", "offload") or kind.role != "block" or not kind.backward:
         return ()
-    if mode != "full":
+    if mode != "full" and not kind.by_operator:
         return tuple(op for op in kind.operators if _chosen(kind, op, mode))
     products = [i for i, op in enumerate(kind.operators) if isinstance(op, Product)]
     stop = len(kind.operators) if profile.recompute_exit or not products else products[-1]
     return kind.operators[:stop]
+
+
+def repeated_shares(kind: LayerKind, mode: str, profile: Profile) -> dict[str, Num]:
+    """Return by name what share of an operator a recompute mode runs again; none where it is not named."""
+    partly = kind.by_operator and mode != "full"
+    kept = kept_shares(kind) if partly else {}
+    return {op.name: 1.0 - kept.get(op.name, 0.0) for op in repeated(kind, mode, profile)}
 
 
 def input_bytes(kind: LayerKind, shape: Shape) -> Num:
@@ -80,6 +89,8 @@ def saved_bytes(kind: LayerKind, mode: str, shape: Shape, each: Mapping[str, Num
         return 0.0 * kept
     saved = saved_by_operator(kind, shape) if each is None else each
     partly = mode in ("selective", "moe") and kind.role == "block"
+    if partly and kind.by_operator:
+        return kept + kept_bytes(kind, shape)
     for op in kind.operators:
         if partly and _chosen(kind, op, mode):
             core = isinstance(op, Attention) and not op.light

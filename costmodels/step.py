@@ -69,6 +69,8 @@ class Price:
         Bytes by item, each (B, R); zero beyond a plan's own ranks.
     idle_bytes
         Of these, gradients still to come when allocation peaks; an allocator keeps their room, (B, R).
+    cached_bytes
+        Beyond these, empty blocks that an allocator keeps while the device has room, (B, R).
     flops
         Executed on one device of each pipeline rank, (B, R).
     host_bytes
@@ -84,6 +86,7 @@ class Price:
     hidden: Mapping[str, FloatArray]
     memory: Mapping[str, FloatArray]
     idle_bytes: FloatArray
+    cached_bytes: FloatArray
     flops: FloatArray
     host_bytes: FloatArray
     nvme_bytes: FloatArray
@@ -121,7 +124,7 @@ def price(
     size, ranks = len(strategies), int(strategies.pp.max())
     names = [f"time.{c}" for c in CAUSES] + [f"hidden.{c}" for c in HIDDEN]
     flat = {name: np.zeros(size) for name in names}
-    wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "idle", "flops", "host", "nvme")}
+    wide = {item: np.zeros((size, ranks)) for item in (*ITEMS, "idle", "cached", "flops", "host", "nvme")}
     critical = np.zeros(size, dtype=np.int64)
     for schedule, rows in _structures(strategies):
         own = counts[rows, : schedule.num_chunks]
@@ -137,6 +140,7 @@ def price(
         hidden={c: flat[f"hidden.{c}"] for c in HIDDEN},
         memory={item: wide[item] for item in ITEMS},
         idle_bytes=wide["idle"],
+        cached_bytes=wide["cached"],
         flops=wide["flops"],
         host_bytes=wide["host"],
         nvme_bytes=wide["nvme"],
@@ -284,6 +288,7 @@ def _memory(
         "fragmentation": setting.profile.fragmentation * (kept + working) + lost,
         **{item: one * column[:, None] for item, column in fixed.items()},
         "idle": awaited_gradients(setting, s.take(rows))[:, None] * np.minimum(held.gradients, kept),
+        "cached": setting.profile.cached * (kept + working),
         "host": activation_bytes(schedule, away) + states_away * ~drives,
         "nvme": states_away * drives,
         "flops": schedule.num_microbatches * np.einsum("brkm,bkm->br", layers, tables.flops[rows]),

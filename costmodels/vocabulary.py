@@ -84,6 +84,9 @@ class LossKernel:
     gathered_bytes
         Left over where each rank gathers all logits: the ranks' parts, which became one tensor, are blocks of
         another size, and the allocator does not give them to what comes next.
+    split_bytes, split_forward_traffic, split_backward_traffic
+        More of all three where a tensor group keeps the logits split, for what a kernel does for whole rows
+        is then a chain of tensors with a collective in between.
     """
 
     saved_bytes: float
@@ -93,6 +96,9 @@ class LossKernel:
     chunk_fraction: float = 1.0
     repeats_head: bool = False
     gathered_bytes: float = 0.0
+    split_bytes: float = 0.0
+    split_forward_traffic: float = 0.0
+    split_backward_traffic: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +129,13 @@ class CrossEntropy(Weightless):
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the bytes that softmax and loss move."""
-        return (Work("memory", 0.0, self.logits(shape) * self.kernel.forward_traffic, kernels=3),)
+        moved = self.kernel.forward_traffic + self.kernel.split_forward_traffic * self._split(shape)
+        return (Work("memory", 0.0, self.logits(shape) * moved, kernels=3),)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the bytes that the logits' gradient moves."""
-        return (Work("memory", 0.0, self.logits(shape) * self.kernel.backward_traffic, kernels=2),)
+        moved = self.kernel.backward_traffic + self.kernel.split_backward_traffic * self._split(shape)
+        return (Work("memory", 0.0, self.logits(shape) * moved, kernels=2),)
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
         """Return three small all-reduces forward, or the gathering of the logits."""
@@ -143,5 +151,9 @@ class CrossEntropy(Weightless):
     def transient_bytes(self, shape: Shape) -> Num:
         """Return the peak of what exists of the logits beyond what is saved."""
         k = self.kernel
-        left = k.gathered_bytes * (shape.tp > 1) * (not self.parallel)
+        left = k.gathered_bytes * (shape.tp > 1) * (not self.parallel) + k.split_bytes * self._split(shape)
         return self.logits(shape) * (k.transient_bytes * k.chunk_fraction - k.saved_bytes + left)
+
+    def _split(self, shape: Shape) -> Num:
+        """Return 1 where ranks hold parts of the logits, else 0."""
+        return 1.0 * (shape.tp > 1) * self.parallel

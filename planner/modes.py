@@ -17,7 +17,9 @@ def host_linked(problem: Problem) -> bool:
 
 def told(kind: LayerKind, modules: Collection[str]) -> LayerKind:
     """Return a kind whose selective recompute runs the named modules again; its own choice where none is."""
-    return replace(kind, again=operators_of(kind, modules)) if modules and kind.role == "block" else kind
+    if not modules or kind.role != "block":
+        return kind
+    return replace(kind, again=operators_of(kind, modules), by_operator="by_operator" in modules)
 
 
 def check_modules(problem: Problem) -> None:

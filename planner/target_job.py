@@ -8,7 +8,7 @@ from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.target import Target
 
-APART_LOSSES: Final = ("fused", "chunked", "pieces", "sliced", "compiled")
+APART_LOSSES: Final = ("fused", "chunked", "pieces", "sliced", "traced", "compiled")
 """Cross entropies that are not what a framework's own loss is: fused, taken part by part, or compiled."""
 
 

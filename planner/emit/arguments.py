@@ -27,6 +27,7 @@ LOSS: Final = {
     "chunked": "Compute head and loss chunk by chunk over the tokens; no argument does it for you.",
     "pieces": "Compute head and loss in pieces of 128 tokens in 16 bits, as LitGPT does; no argument does.",
     "sliced": "Take the cross entropy of 128 rows of 16-bit logits at a time, as LitGPT does: no argument.",
+    "traced": "Capture the step with its loss in one graph; no argument does it for you.",
     "compiled": "Compile the cross entropy by itself (`torch.compile`); no argument does it for you.",
 }
 

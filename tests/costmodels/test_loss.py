@@ -34,9 +34,30 @@ def test_kernels_move_less_than_chains_and_what_is_fused_holds_least():
     few = ("kernel", "fused", "pieces", "full", "sliced", "torch", "eager")
     assert [moved[name] for name in few] == sorted({moved[name] for name in few})
     assert moved["compiled"] < moved["torch"]
-    held = {name: k.transient_bytes * k.chunk_fraction for name, k in LOSSES.items()}
+    held = {name: k.transient_bytes * k.chunk_fraction for name, k in LOSSES.items() if name != "traced"}
     fused, whole = ["fused", "chunked", "kernel", "compiled"], ["pieces", "full", "sliced"]
     assert sorted(held, key=held.__getitem__) == [*fused, *whole, "torch", "eager", "engine"]
+
+
+def test_a_traced_loss_is_as_whole_rows_whoever_holds_the_logits():
+    whole = replace(LOSSES["torch"], split_bytes=0, split_forward_traffic=0, split_backward_traffic=0)
+    assert LOSSES["traced"] == whole
+
+
+@given(tp=st.integers(1, 16), parallel=st.booleans(), name=st.sampled_from(sorted(LOSSES)))
+def test_only_logits_that_are_split_cost_a_chain(tp, parallel, name):
+    kernel = LOSSES[name]
+    loss = CrossEntropy("loss", Part(4096, 4096, "vocabulary", padded=True), kernel, parallel=parallel)
+    plain = replace(kernel, split_bytes=0, split_forward_traffic=0, split_backward_traffic=0)
+    whole, shape = replace(loss, kernel=plain), Shape(1, 64, tp, 0)
+    chain = (tp > 1 and parallel) * loss.logits(shape)
+    more = loss.transient_bytes(shape) - whole.transient_bytes(shape)
+    assert more == pytest.approx(kernel.split_bytes * chain)
+    ahead = loss.forward(shape)[0].bytes - whole.forward(shape)[0].bytes
+    back = loss.backward(shape)[0].bytes - whole.backward(shape)[0].bytes
+    assert (ahead, back) == pytest.approx(
+        (kernel.split_forward_traffic * chain, kernel.split_backward_traffic * chain)
+    )
 
 
 def test_an_unknown_name_is_refused_with_what_there_is():

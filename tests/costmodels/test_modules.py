@@ -34,7 +34,7 @@ def kept(kind: LayerKind, modules: set[str] | tuple[str, ...]) -> float:
 
 
 def test_a_layer_has_the_modules_of_its_mixer_and_its_feed():
-    assert modules_of(PLAIN) == ("core_attn", "layernorm", "mlp", "norms", "activations")
+    assert modules_of(PLAIN) == ("core_attn", "layernorm", "mlp", "norms", "activations", "by_operator")
     experts = {"moe", "moe_act", "shared_experts", "mla_up_proj"}
     assert experts <= set(modules_of(LATENT))
     assert "mlp" not in modules_of(LATENT)

@@ -100,3 +100,12 @@ def test_fragmentation_is_a_share_of_what_comes_and_goes():
     got = priced(make_setting(fragmentation=0.5), make_strategies(dp=8, zero_stage=3))
     moving = sum(got.memory[item] for item in ("activations", "gathered_parameters", "working_set"))
     assert got.memory["fragmentation"] == pytest.approx(0.5 * moving)
+
+
+def test_empty_blocks_that_an_allocator_gives_back_are_no_part_of_what_a_device_needs():
+    own = make_strategies(dp=8, zero_stage=3)
+    none, some = (priced(make_setting(cached=share), own) for share in (0.0, 0.5))
+    assert not none.cached_bytes.any()
+    moving = sum(some.memory[item] for item in ("activations", "gathered_parameters", "working_set"))
+    assert some.cached_bytes == pytest.approx(0.5 * moving)
+    assert np.array_equal(some.peak_bytes, none.peak_bytes)
