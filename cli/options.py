@@ -111,7 +111,7 @@ RecomputeModules = Annotated[
         "--recompute-modules",
         metavar="LIST",
         help="What selective recompute runs again: core_attn, layernorm, mla_up_proj, mlp, moe, moe_act, "
-        "shared_experts, norms, activations.",
+        "shared_experts, norms, activations, by_operator.",
     ),
 ]
 ExpertLoad = Annotated[
