@@ -25,6 +25,7 @@ from benchmarks.accuracy_report import figures, row_record, text
 from benchmarks.accuracy_validated import validated_figures, validated_text
 from benchmarks.measured_prices import price_rows
 from benchmarks.rows import Row, read_all
+from meshwright.cli.errors import reader_may_leave
 from meshwright.hardware.errors import MeshwrightError
 
 
@@ -101,4 +102,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with reader_may_leave():
+        main()

@@ -27,6 +27,7 @@ from benchmarks.fit_runs import value_of
 from benchmarks.fit_solve import ITERATIONS, Fit, fitted, votes_error
 from benchmarks.measured_prices import Priced
 from benchmarks.rows import BUILT_IN, Row, read_rows
+from meshwright.cli.errors import reader_may_leave
 
 SAMPLE: Final = 120
 """Runs whose residuals are written down one by one."""
@@ -133,4 +134,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with reader_may_leave():
+        main()

@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.accuracy_stats import kendall_tau, mean, regret
+from meshwright.cli.errors import reader_may_leave
 from meshwright.planner.calibrate.cases import from_lines
 from meshwright.planner.calibrate.fits import fitted
 from meshwright.planner.calibrate.machine import Machine
@@ -338,4 +339,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with reader_may_leave():
+        main()

@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.measured_prices import Priced, price_rows
 from benchmarks.rows import features, read_all
+from meshwright.cli.errors import reader_may_leave
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.units import bytes_to_gib
 
@@ -144,4 +145,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with reader_may_leave():
+        main()

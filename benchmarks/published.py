@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cli.errors import reader_may_leave
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.estimate import estimate_problem
@@ -91,4 +92,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with reader_may_leave():
+        main()

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from benchmarks.shown_jobs import SHOWN
+from meshwright.cli.errors import reader_may_leave
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -113,4 +114,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with reader_may_leave():
+        main()

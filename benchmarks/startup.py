@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+from meshwright.cli.errors import reader_may_leave
+
 COMMANDS = {"typer": ("-c", "import typer"), "help": ("-m", "meshwright.cli.main", "--help")}
 REPEATS = 9
 
@@ -27,4 +29,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with reader_may_leave():
+        main()

@@ -3,10 +3,11 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TextIO
 
 import typer
 
@@ -59,13 +60,18 @@ def _report(error: BaseException, *, as_json: bool) -> ExitCode:
 
         traceback.print_exception(error)
     if isinstance(error, BrokenPipeError):
-        _abandon_stdout()
+        _abandon(sys.stdout)
         return ExitCode.BROKEN_PIPE
     code, message = _verdict(error)
     print(f"{'' if code is ExitCode.INTERRUPTED else 'error: '}{printable(message)}", file=sys.stderr)
     if as_json:
-        print(json.dumps({"status": "ERROR", "error": message}))
+        tell_json(message)
     return code
+
+
+def tell_json(message: str) -> None:
+    """Say what went wrong to a program that reads stdout."""
+    print(json.dumps({"status": "ERROR", "error": message}))
 
 
 def _verdict(error: BaseException) -> tuple[ExitCode, str]:
@@ -85,10 +91,30 @@ def _verdict(error: BaseException) -> tuple[ExitCode, str]:
     )
 
 
-def _abandon_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not fail once more."""
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """End quietly where whoever reads the output has left (``| head``), as other commands do.
+
+    What is printed outside of commands (help, usage errors) is covered too, and the interpreter's last flush.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+    except (BrokenPipeError, SystemExit) as stop:
+        if not any(isinstance(e, BrokenPipeError) for e in (stop, stop.__context__)):
+            raise
+        _abandon(sys.stdout)
+        _abandon(sys.stderr)
+        raise SystemExit(int(ExitCode.BROKEN_PIPE)) from None
+
+
+def _abandon(stream: TextIO) -> None:
+    """Point a stream at nothing, so that the interpreter's last flush does not fail once more."""
     nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())
+    os.dup2(nothing, stream.fileno())
     os.close(nothing)
 
 

@@ -12,7 +12,7 @@ import typer
 from meshwright.cli import options as o
 from meshwright.cli.calibrate import calibrate
 from meshwright.cli.commands import Commands
-from meshwright.cli.errors import ExitCode, guarded
+from meshwright.cli.errors import ExitCode, guarded, reader_may_leave
 from meshwright.cli.hardware import hardware
 from meshwright.cli.learn import learn
 from meshwright.cli.model import model
@@ -190,7 +190,8 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             # A terminal that lacks a character shows a question mark instead of ending the command.
             stream.reconfigure(errors="replace")
-    app(prog_name="meshwright")
+    with reader_may_leave():
+        app(prog_name="meshwright")
 
 
 if __name__ == "__main__":

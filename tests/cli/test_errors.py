@@ -1,6 +1,7 @@
 """What goes wrong becomes one line and an exit code."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import typer
 from meshwright.cli.errors import ExitCode, guarded, printable
 from meshwright.hardware.errors import MeshwrightError
 from tests.cli.shell import CHECKOUT, JOB, run
+
+COMMANDS = ("solve", "estimate", "targets", "model", "hardware", "calibrate", "learn")
 
 
 def code_of(raises: BaseException | ExitCode, **keywords: Any) -> int:
@@ -133,6 +136,34 @@ def test_a_wrong_command_line_is_told_like_any_other_error(arguments: tuple[str,
     assert done.stdout == ""
     assert done.stderr.startswith(says)
     assert done.stderr.splitlines()[1].startswith("try: meshwright")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_a_wrong_command_line_to_programs_too(command: str) -> None:
+    done = run(command, "--json", "--modle", "x")
+    assert done.exit_code == ExitCode.BAD_INPUT
+    told = json.loads(done.stdout)
+    assert told["status"] == "ERROR"
+    assert done.stderr.startswith(f"error: {told['error']}\n")
+    assert "--modle" in told["error"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-m", "meshwright", "solve", "--help"),
+        ("-m", "meshwright", "solve", "--modle", "x", "--json"),
+        ("-m", "benchmarks.accuracy", "--validated"),
+    ],
+)
+def test_whatever_is_printed_may_find_no_reader(words: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, *words], cwd=CHECKOUT, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert done.returncode == ExitCode.BROKEN_PIPE
+    assert b"Traceback" not in done.stderr
+    assert b"Exception" not in done.stderr
 
 
 def test_the_package_runs_as_a_module() -> None:
