@@ -20,7 +20,7 @@ from benchmarks.row_spelling import KNOWN
 from benchmarks.row_strategy import _stages, micro_batches_of
 from benchmarks.rows import Row, features
 from meshwright.costmodels.profiles import find_profile
-from meshwright.hardware.units import GIGA
+from meshwright.hardware.units import GIGA, gib_to_bytes
 from tests.benchmarks.cases import PLAIN, ROWS, line
 
 SAMPLE = (
@@ -355,6 +355,15 @@ def test_an_allocator_keeps_empty_blocks_only_while_the_device_has_room(cached: 
     room = priced.expressed.problem.cluster.accelerator.memory_bytes - priced.peak_bytes
     assert seen is not None and least is not None and room > 0
     assert seen - least == pytest.approx(min(cached, room), abs=1)
+
+
+def test_runs_that_print_what_is_reserved_beside_what_is_allocated_bear_empty_blocks_out() -> None:
+    both = [row for row in ROWS.values() if row.peak_memory_gib and row.stated("real_reserved_gib")]
+    errors = [
+        abs((got.comparable_bytes or 0.0) / gib_to_bytes(got.row.stated("real_reserved_gib")) - 1)
+        for got in price_rows([replace(row, memory_metric="peak reserved") for row in both])
+    ]
+    assert len(errors) >= 14 and sum(errors) / len(errors) < 0.02 and max(errors) < 0.05
 
 
 GRAPHS = "torchtitan GraphTrainer"
