@@ -6,11 +6,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.fusion import GROUPS
 from meshwright.costmodels.work import Collective
+
+TRANSFERS_BESIDE: Final = ("all", "interleaved", "none")
+"""Schedules in which a pipeline's transfers may travel beside passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,12 @@ class Profile:
         Whether a tensor-parallel group sends beside what need not wait for it in the backward pass of a
         column-parallel product: it gathers the input again beside its gradient, and reduces that beside the
         weight's.
+    overlap_transfers
+        In which schedules a stage computes while its output travels: ``all``, those with virtual stages or
+        weight passes (``interleaved``), or ``none`` (:mod:`meshwright.costmodels.transfers`).
+    transfers_split
+        Whether ranks of a tensor group that hold the same tokens each send a part of them to the next stage,
+        which gathers them.
     overlap_experts
         Share of the experts' exchange that hides behind other compute.
     expert_dispatch
@@ -192,6 +202,8 @@ class Profile:
     overlap_tensor: Num
     overlap_narrow: bool
     overlap_backward: bool
+    overlap_transfers: str
+    transfers_split: bool
     overlap_experts: Num
     expert_dispatch: str
     low_dispatch: bool

@@ -18,7 +18,7 @@ from meshwright.costmodels.attention_kernels import find_attention_kernel
 from meshwright.costmodels.calibration import overlaid
 from meshwright.costmodels.fusion import EXPERT_BIASES, FUSIONS
 from meshwright.costmodels.loss import find_loss
-from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.profile import TRANSFERS_BESIDE, Profile
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 
 FILE_SUFFIX: Final = ".toml"
@@ -114,6 +114,8 @@ def _check(profile: Profile) -> None:
             raise UnknownNameError(group, how, list(FUSIONS))
     if profile.expert_bias not in EXPERT_BIASES:
         raise UnknownNameError("expert_bias", profile.expert_bias, list(EXPERT_BIASES))
+    if profile.overlap_transfers not in TRANSFERS_BESIDE:
+        raise UnknownNameError("overlap_transfers", profile.overlap_transfers, list(TRANSFERS_BESIDE))
 
 
 def own_profile(path: Path) -> Profile:

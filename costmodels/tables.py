@@ -23,6 +23,7 @@ from meshwright.costmodels.spans import Spans, in_use, layer_groups, state_spans
 from meshwright.costmodels.stacking import taken
 from meshwright.costmodels.states import LayerStates, layer_states
 from meshwright.costmodels.strategy import Setting, Strategies
+from meshwright.costmodels.transfers import transfers
 from meshwright.costmodels.vocabulary import Embedding
 from meshwright.costmodels.waiting import waiting_bytes, working_bytes
 from meshwright.costmodels.weight_casts import weight_cast_s
@@ -75,9 +76,9 @@ class Tables:
     gathered_bytes
         These weights alone, (B, K).
     transfer_s
-        From one stage to the next, (B,).
+        From one stage to the next, beside the passes of both, (B,).
     pass_s
-        Compute lost in every pass of a chunk to the transfer beside it, (B,).
+        Lost in every pass of a chunk to the transfer beside it, or waited for at its end, (B,).
     flops
         Executed by one micro-batch on one rank, forward and backward with recompute, (B, K, M).
     """
@@ -327,7 +328,7 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
     states = layer_states(setting, s, cost, tied, shapes, where)
     passes = _every_pass(setting, s, cost, states)
     modes, waiting = cost.recompute_s.shape, waiting_bytes(setting, cost)
-    transfer = collective_time("send_recv", _boundary_bytes(setting, shapes), where.pipeline)
+    handed = transfers(setting, s, shapes, where)
     forward_comm = [cost.comm_forward_s[..., c] for c in range(len(CAUSES))]
     backward_comm = cost.comm_backward_s[..., None, :] + cost.comm_recompute_s
     return Tables(
@@ -356,25 +357,10 @@ def build_tables(setting: Setting, s: Strategies) -> Tables:
         waiting_bytes=waiting,
         offloaded_bytes=cost.offloaded_bytes,
         gathered_bytes=states.gathered_bytes,
-        transfer_s=transfer,
-        pass_s=setting.profile.overlap_cost * transfer,
+        transfer_s=handed.path_s,
+        pass_s=handed.pass_s,
         flops=(cost.forward_flops + cost.backward_flops)[..., None] + cost.recompute_flops,
     )
-
-
-def _boundary_bytes(setting: Setting, shapes: list[Shape]) -> FloatArray:
-    """Return the bytes that one rank hands to the next stage for a micro-batch, (B,): the widest cut counts.
-
-    A model whose streams differ in width or length pays the same for every cut, which is left out.
-    """
-    element = setting.precision.element_bytes
-    pairs = zip(setting.kinds, shapes, strict=True)
-    cuts = [
-        (shape.tokens * kind.hidden + shape.context_tokens * kind.carries) * element / shape.sequence_split
-        for kind, shape in pairs
-        if kind.role != "head"
-    ]
-    return np.asarray(np.maximum.reduce(cuts), dtype=np.float64)
 
 
 def _parts(*parts: FloatArray) -> FloatArray:
