@@ -76,12 +76,14 @@ def _page(found: "Learned", output: Path | None) -> None:
     from rich.console import Group
 
     from meshwright.cli.render import files_written, show
-    from meshwright.cli.tables import screen, section
+    from meshwright.cli.tables import bullets, screen, section
 
     console = screen()
     parts = [runs_table(found.outcomes), *section(errors(found.outcomes))]
     if found.moved or found.beyond:
         parts += section("Constants that moved, or are outside their range", constants_table(found))
+    if found.notes:
+        parts += section("Notes", bullets(found.notes))
     show(console, Group(*parts))
     if output is not None:
         show(console, files_written([str(output)]))
@@ -136,7 +138,7 @@ def constants_table(found: "Learned") -> Any:
     still = {name: (value, value) for name, value in found.beyond.items() if name not in found.moved}
     for name, (before, after) in {**found.moved, **still}.items():
         bounds = {**PROFILE, **MEMORY}[name]
-        on = " (on its bound)" if bounds.near(after) else ""
+        on = " (on its bound)" if bounds.touches(after) else ""
         on = " (outside)" if name in found.beyond else on
         allowed = f"{bounds.low:.3g} to {bounds.high:.3g}{on}"
         table.add_row(*map(plain, (name, f"{before:.3g}", f"{after:.3g}", allowed, bounds.reason)))
@@ -149,6 +151,7 @@ def summary(found: "Learned", output: Path | None) -> dict[str, Any]:
         "profile": found.base.name,
         "constants": {n: {"before": old, "after": new} for n, (old, new) in found.moved.items()},
         "outside": found.beyond,
+        "notes": list(found.notes),
         "runs": [
             {
                 "model": o.observation.plan.model,

@@ -7,6 +7,8 @@ from typing import Final
 
 NEAR: Final = 0.02
 """Share of a constant's range within which it counts as being on its bound."""
+HAIR: Final = 0.02
+"""Of a constant's width: a change below it is none."""
 TINY: Final = 1e-12
 
 
@@ -39,6 +41,12 @@ class Bounds:
         """Return whether a value is within :data:`NEAR` of the range to a bound."""
         low, at, high = (self.shift(1.0, v) for v in (self.low or TINY, value or TINY, self.high))
         return min(at - low, high - at) < NEAR * (high - low)
+
+    def touches(self, value: float) -> bool:
+        """Return whether a bound held a value back: it is as close as makes no difference (:data:`HAIR`)."""
+        at = value or TINY
+        gaps = (self.shift(bound or TINY, at) for bound in (self.low, self.high))
+        return min(map(abs, gaps)) < HAIR * self.width
 
     def beyond(self, value: float) -> bool:
         """Return whether a value is outside the range: measured so, on a machine that is no cluster."""

@@ -21,7 +21,7 @@ from meshwright.costmodels.step import Price, price
 from meshwright.costmodels.strategy import Setting, Strategies
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.batch import joined
-from meshwright.planner.calibrate.bounds import MEMORY, PROFILE, Bounds
+from meshwright.planner.calibrate.bounds import HAIR, MEMORY, PROFILE, Bounds
 from meshwright.planner.calibrate.least_squares import Linearised
 from meshwright.planner.calibrate.observations import Observation
 from meshwright.planner.meshes import mesh_of
@@ -34,8 +34,6 @@ TRUST: Final = 2.0
 """Widths by which a constant moves in one iteration at most."""
 DIFFERENCE: Final = 0.25
 """Of a constant's width: over which derivatives are taken."""
-MOVED: Final = 0.02
-"""Of its width: from which a constant counts as moved."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class Learned:
         return {
             name: (old, new)
             for name, (old, new) in both.items()
-            if old != new and abs(limits[name].shift(old, new)) > MOVED * limits[name].width
+            if old != new and abs(limits[name].shift(old, new)) > HAIR * limits[name].width
         }
 
     @cached_property
@@ -114,6 +112,22 @@ class Learned:
         """Constants outside their range after it, which they were before: none is moved out of it."""
         own = {name: float(getattr(self.profile, name)) for name in {**PROFILE, **MEMORY}}
         return {name: value for name, value in own.items() if {**PROFILE, **MEMORY}[name].beyond(value)}
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before trusting it: that runs cannot tell more constants apart than they are."""
+        remembered = sum(o.observation.peak_bytes is not None for o in self.outcomes)
+        return tuple(
+            f"{told} measured {what}{'s' * (told > 1)} moved {len(own)} constants ({', '.join(own)}): "
+            "so few cannot tell them apart, and how the error is shared among them rests on how well the "
+            "source of each knows it; trust the profile for runs like these, and give runs of other degrees, "
+            "micro-batches or models for more"
+            for told, what, limits in (
+                (len(self.outcomes), "step time", PROFILE),
+                (remembered, "memory peak", MEMORY),
+            )
+            if told < len(own := [name for name in self.moved if name in limits])
+        )
 
 
 def learned(observations: Sequence[Observation]) -> Learned:

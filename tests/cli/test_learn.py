@@ -43,6 +43,10 @@ def test_json_tells_runs_and_constants(log):
     told = json.loads(run("learn", "--log", str(log), "--json").stdout)
     assert len(told["runs"]) == 2
     assert told["constants"]
+    assert len(told["constants"]) > len(told["runs"])
+    assert (
+        f"2 measured step times moved {len(told['constants'])} constants (gemm_fraction" in told["notes"][0]
+    )
     assert all(
         abs(r["after_s"] - r["step_time_s"]) < abs(r["before_s"] - r["step_time_s"]) for r in told["runs"]
     )

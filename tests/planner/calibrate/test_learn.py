@@ -110,3 +110,25 @@ def test_a_learned_profile_is_read_by_its_path_and_can_be_learned_from_again(tmp
     same = find_profile(str(tmp_path / "again.toml"))
     assert same.gemm_fraction == pytest.approx(read.gemm_fraction, rel=1e-3)
     assert (same.working_copy, same.attention) == (read.working_copy, read.attention)
+
+
+def test_fewer_runs_than_constants_that_moved_are_told(problem):
+    every = runs(problem, 1.4, peak=1.2)
+    for few in (every[:1], every[:2]):
+        found = learned(few)
+        assert len(found.notes) == (len(few) < len(set(found.moved) & set(PROFILE))) + (
+            len(few) < len(set(found.moved) & set(MEMORY))
+        )
+        assert found.notes[0].startswith(f"{len(few)} measured step time")
+        assert all(name in found.notes[0] for name in set(found.moved) & set(PROFILE))
+    assert learned(runs(problem)).notes == ()
+
+
+@pytest.mark.parametrize("name", [*PROFILE, *MEMORY])
+def test_a_constant_is_on_its_bound_only_where_the_bound_holds_it(name):
+    bounds = {**PROFILE, **MEMORY}[name]
+    for bound, inward in ((bounds.low, 1), (bounds.high, -1)):
+        assert bounds.touches(bound)
+        if bound:
+            assert not bounds.touches(bounds.moved(bound, inward * bounds.width / 10))
+    assert not bounds.touches(bounds.moved(bounds.low, bounds.width / 10))
