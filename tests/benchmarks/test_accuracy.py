@@ -150,7 +150,7 @@ def test_a_peak_is_compared_with_what_its_counter_sees() -> None:
     (priced,) = price_rows([PLAIN])
     row = replace(PLAIN, peak_memory_gib=60.0, memory_metric="peak reserved GiB")
     memory = {"weights": gib_to_bytes(66.0), "context": gib_to_bytes(1.0)}
-    runs = [replace(priced, row=row, memory=memory, counted=memory)]
+    runs = [replace(priced, row=row, memory=memory, counted=memory, cached_bytes=0.0)]
     assert memory_errors(runs, "full") == pytest.approx([0.1])
     assert memory_errors(runs, "full", ("nvidia-smi",)) == []
     assert memory_errors(runs, "tuned") == []
