@@ -24,7 +24,8 @@ from benchmarks.accuracy_left_out import left_out_figures, left_out_text, price_
 from benchmarks.accuracy_report import figures, row_record, text
 from benchmarks.accuracy_validated import validated_figures, validated_text
 from benchmarks.measured_prices import price_rows
-from benchmarks.rows import Row, read_all
+from benchmarks.row_reading import read_all
+from benchmarks.rows import Row
 from meshwright.cli.errors import reader_may_leave
 from meshwright.hardware.errors import MeshwrightError
 

@@ -21,6 +21,7 @@ from benchmarks.accuracy_memory import MODES, fit_confusion, memory_errors
 from benchmarks.accuracy_stats import Confusion, mean, summary
 from benchmarks.accuracy_targets import TARGETS, Target
 from benchmarks.measured_prices import Priced
+from benchmarks.row_reading import MisreadRow
 from benchmarks.rows import COUNTERS
 from meshwright.planner.job import OOM_RISK
 
@@ -142,6 +143,12 @@ def figures(runs: Sequence[Priced], by: Sequence[str] = ("family",), worst: int 
             "usable, less the search's headroom": _confusion(fit_confusion(runs, OOM_RISK)),
         },
         "unpriced": [{"id": p.row.id, "reason": p.reason} for p in runs if p.reason is not None],
+        "misread": [
+            {"id": p.row.id, "reason": told}
+            for p in runs
+            if isinstance(p.row, MisreadRow)
+            for told in p.row.misread
+        ],
         "worst": worst_figures(runs, worst),
         "targets": target_figures(runs),
     }
@@ -277,12 +284,12 @@ def _worst_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     return table("furthest off", ("", "error %", "measured s", "predicted s", "largest causes"), lines)
 
 
-def _unpriced_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return every row without a price, those of one reason together."""
+def _reason_lines(title: str, found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the rows that something is said of, those of one reason together."""
     reasons: dict[str, list[str]] = {}
     for got in found:
         reasons.setdefault(got["reason"], []).append(got["id"])
-    lines = ["", f"not priced: {len(found)}"] if found else []
+    lines = ["", f"{title}: {len(found)}"] if found else []
     for reason, ids in sorted(reasons.items(), key=lambda item: -len(item[1])):
         lines.append(f"{len(ids):>5}  {reason}")
         lines += wrap(", ".join(ids), 110, initial_indent=" " * 7, subsequent_indent=" " * 7)
@@ -302,6 +309,7 @@ def text(found: Mapping[str, Any]) -> str:
     lines += _sweep_lines(found["sweeps"], "sweeps", "layouts")
     lines += _sweep_lines(found["sweeps of runs"], "sweeps, runs of one layout counted one by one", "runs")
     lines += _memory_lines(found["memory"]) + _fit_lines(found["fits"])
-    lines += _worst_lines(found["worst"]) + _unpriced_lines(found["unpriced"])
+    lines += _worst_lines(found["worst"]) + _reason_lines("not priced", found["unpriced"])
+    lines += _reason_lines("read otherwise than written", found["misread"])
     lines += targets_text(found["targets"])
     return "\n".join(lines).lstrip("\n")

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measured_prices import Priced, price_rows
-from benchmarks.rows import features, read_all
+from benchmarks.row_reading import read_all
+from benchmarks.rows import features
 from meshwright.cli.errors import reader_may_leave
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.units import bytes_to_gib

@@ -6,8 +6,10 @@ from functools import cached_property
 
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
-from benchmarks.row_model import graph_of, predicts_ahead
+from benchmarks.row_elsewhere import filled
+from benchmarks.row_model import NotExpressibleError, graph_of, predicts_ahead
 from benchmarks.row_profile import profile_of, taken_to_overlap
+from benchmarks.row_reading import MisreadRow
 from benchmarks.row_settings import captures_graphs
 from benchmarks.row_spelling import understood
 from benchmarks.row_strategy import sequences_of, with_local_batch, write
@@ -135,7 +137,7 @@ def as_run(row: Row) -> Row:
     if row.micro_batch is None or row.global_batch is None or row.dp is None or row.num_gpus is None:
         return row
     replicas = row.global_batch // row.micro_batch
-    if not 0 < replicas < row.dp:
+    if not 0 < replicas < row.dp or row.num_gpus % row.dp:
         return row
     return replace(row, num_gpus=row.num_gpus // row.dp * replicas, dp=replicas)
 
@@ -148,7 +150,9 @@ def express(row: Row) -> Expressed:
     MeshwrightError
         With the reason if that is impossible.
     """
+    about_reading = _reading(row)
     row, read = understood(row)
+    row, told = filled(row)
     row = with_local_batch(as_run(row))
     graph, about_model = graph_of(row)
     cluster, about_cluster = cluster_of(row)
@@ -176,7 +180,9 @@ def express(row: Row) -> Expressed:
         modes[layer] = mode
     plan = plan_from(problem, d, chunks, tuple(modes))
     about = (
+        about_reading,
         read,
+        told,
         about_model,
         about_cluster,
         about_batch,
@@ -189,6 +195,15 @@ def express(row: Row) -> Expressed:
     return Expressed(row, problem, plan, notes)
 
 
+def _reading(row: Row) -> tuple[str, ...]:
+    """Return what was read otherwise than it is written; raises NotExpressibleError if nothing could be."""
+    if not isinstance(row, MisreadRow):
+        return ()
+    if row.unreadable is not None:
+        raise NotExpressibleError(row.unreadable)
+    return row.misread
+
+
 def price_rows(rows: Iterable[Row], detail: bool = False) -> list[Priced]:
     """Return the prices of rows in their order.
 
@@ -197,17 +212,17 @@ def price_rows(rows: Iterable[Row], detail: bool = False) -> list[Priced]:
     detail
         Whether waiting for transfers is told apart from the pipeline's bubble (twice the time).
     """
-    every = tuple(rows)
-    answers: dict[str, Priced] = {}
+    answers: list[Priced | None] = []
     runs: list[Expressed] = []
-    for row in every:
+    for row in rows:
         try:
             runs.append(express(row))
+            answers.append(None)
         except MeshwrightError as error:
-            answers[row.id] = Priced(row, reason=str(error))
+            answers.append(Priced(row, reason=str(error)))
     prices = price_cases([Case(run.problem, run.plan) for run in runs], detail)
-    answers |= {run.row.id: priced_run(run, got) for run, got in zip(runs, prices, strict=True)}
-    return [answers[row.id] for row in every]
+    got = iter([priced_run(run, price) for run, price in zip(runs, prices, strict=True)])
+    return [next(got) if answer is None else answer for answer in answers]
 
 
 def priced_run(run: Expressed, got: CasePrice | MeshwrightError) -> Priced:

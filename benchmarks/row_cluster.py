@@ -34,19 +34,29 @@ def cluster_of(row: Row) -> tuple[Cluster, tuple[str, ...]]:
     NotExpressibleError
         If the row names no accelerator or no count, or one that is not known.
     """
-    if row.accelerator is None:
-        raise NotExpressibleError("accelerator not stated")
-    machine = find_machine(row.accelerator)
-    if machine is None:
-        raise NotExpressibleError(f"accelerator not known: {row.accelerator}")
+    machine = _machine(row)
     devices, assumed = _devices(row)
     assumed += (machine.assumption,) if machine.assumption else ()
     if machine.slices:
-        return _slices(machine.node or "", devices, slice_count(row)), assumed
+        count = slice_count(row)
+        if count > 1 and not _stated_slices(row):
+            assumed += (f"slices not stated: {count}, the fewest that the pod has",)
+        return _slices(machine.node or "", devices, count), assumed
     per_node = None if row.gpus_per_node is None else max(row.gpus_per_node, 1)
     bandwidth = network_bytes_per_s(row.inter_bw_note, row.gpus_per_node)
     bridged = machine.bridged and not (row.intra_bw_note or "").startswith("PCIe")
     return _nodes(machine, devices, per_node, bandwidth, bridged), assumed
+
+
+def _machine(row: Row) -> Machine:
+    """Return the machine of a row's accelerator, or of what is printed where no name is given."""
+    named = [name for name in (row.accelerator, row.accelerator_as_printed) if name is not None]
+    if not named:
+        raise NotExpressibleError("accelerator not stated")
+    found = next(filter(None, map(find_machine, named)), None)
+    if found is None:
+        raise NotExpressibleError(f"accelerator not known: {named[0]}")
+    return found
 
 
 def _devices(row: Row) -> tuple[int, tuple[str, ...]]:
@@ -122,12 +132,27 @@ def _cut(tiers: tuple[Tier, ...], devices: int) -> tuple[Tier, ...]:
     return tuple(kept)
 
 
-def slice_count(row: Row) -> int:
-    """Return the slices that the data-centre network joins, as the row's notes say."""
+def _stated_slices(row: Row) -> int | None:
     said = re.search(r"slices joined by DCN: (\d+)", row.notes) or re.search(
         r"DP (\d+) pods", row.sharding or ""
     )
-    return int(said.group(1)) if said else 1
+    return int(said.group(1)) if said else None
+
+
+def slice_count(row: Row) -> int:
+    """Return the slices that the data-centre network joins: as stated, else as few as the pod allows."""
+    stated = _stated_slices(row)
+    if stated is not None:
+        return stated
+    machine = _machine(row)
+    return _fewest_slices(machine.node or "", _devices(row)[0]) if machine.slices else 1
+
+
+@lru_cache(maxsize=256)
+def _fewest_slices(pod: str, devices: int) -> int:
+    limits = tuple(sorted(tier.fan_out for tier in load_cluster(pod).tiers))
+    able = (n for n in range(1, devices + 1) if devices % n == 0 and most_cubic(devices // n, limits))
+    return next(able)
 
 
 @lru_cache(maxsize=256)

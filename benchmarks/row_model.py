@@ -8,10 +8,11 @@ sizes. The planner's own importers then build the graph.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from benchmarks.row_preset import public_config, public_sizes
 from benchmarks.rows import Row
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.units import GIGA
@@ -152,19 +153,50 @@ _EXPERTS: Final = {
     "sliding_window": ("sliding_window",),
     "moe_every_n_layers": ("interleave_moe_layer_step",),
 }
-_SYNONYMS: Final = {"top_k": "topk", "moe_ffn": "expert_ffn", "shared": "shared_experts", "attn": "attention"}
+_SYNONYMS: Final = {
+    "num_experts": "experts",
+    "n_experts": "experts",
+    "num_local_experts": "experts",
+    "routed_experts": "experts",
+    "n_routed_experts": "experts",
+    "top_k": "topk",
+    "k": "topk",
+    "active_experts": "topk",
+    "experts_per_token": "topk",
+    "num_experts_per_tok": "topk",
+    "moe_ffn": "expert_ffn",
+    "moe_ffn_hidden": "expert_ffn",
+    "expert_ffn_hidden": "expert_ffn",
+    "moe_intermediate_size": "expert_ffn",
+    "shared": "shared_experts",
+    "n_shared_experts": "shared_experts",
+    "num_shared_experts": "shared_experts",
+    "first_k_dense": "dense_layers",
+    "first_k_dense_replace": "dense_layers",
+    "num_dense_layers": "dense_layers",
+    "attn": "attention",
+}
+"""Other names of an entry of ``moe``: those of configuration files and of sources."""
+
+
+_UNGATED: Final = ("gpt2", "gpt_neox", "gptj", "bloom", "falcon", "nemotron", "phi", "t5")
+"""Types whose feed-forward part has one branch, four times as wide as the model unless told."""
 
 
 def style_of(row: Row) -> Style:
     """Return the style that a row's model name belongs to; Llama's where no pattern matches.
 
-    A mixture of experts under a name that nobody knows has Llama's layers with experts in them.
+    A mixture of experts under a name that nobody knows has Llama's layers with experts in them. A row that
+    prints another number of branches in its feed-forward part than its name has is believed: layers are
+    Llama's or GPT's.
     """
     found = _style(row.model_name.lower())
     if found.model_type == "gemma" and row.layers in (26, 42):  # Gemma 2 under its older sibling's name
         return Style("gemma2", found.keys, found.sizes)
     if row.moe is not None and not _reads_experts(found.model_type):
         return Style(UNNAMED, sizes=found.sizes)
+    if row.moe is None and row.gated_mlp is not None and row.gated_mlp is (found.model_type in _UNGATED):
+        return Style("llama" if row.gated_mlp else "gpt2", sizes=found.sizes)
     return found
 
 
@@ -179,8 +211,8 @@ def _style(name: str) -> Style:
 
 
 def experts_of(row: Row) -> dict[str, Any]:
-    """Return the row's expert sizes under one set of names."""
-    return {_SYNONYMS.get(k, k): v for k, v in (row.moe or {}).items()}
+    """Return the row's expert sizes under one set of names; what is null counts as not stated."""
+    return {_SYNONYMS.get(k, k): v for k, v in (row.moe or {}).items() if v is not None}
 
 
 def _expert_keys(row: Row, model_type: str) -> dict[str, Any]:
@@ -192,7 +224,8 @@ def _expert_keys(row: Row, model_type: str) -> dict[str, Any]:
     if model_type == "qwen2_moe":
         keys["shared_expert_intermediate_size"] = said.get("shared_ffn", 0)
     if model_type == "llama4_text":
-        keys |= {"intermediate_size": said["expert_ffn"], "intermediate_size_mlp": row.ffn_hidden}
+        keys |= {"intermediate_size": said.get("expert_ffn", row.ffn_hidden)}
+        keys |= {"intermediate_size_mlp": row.ffn_hidden}
     if said.get("sliding_window_every_other_layer") and row.layers:
         pair = ("sliding_attention", "full_attention")
         keys["layer_types"] = [pair[i % 2] for i in range(row.layers)]
@@ -209,8 +242,16 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
     style = style_of(row)
     printed = {name: getattr(row, name) for name in SIZES}
+    if style.model_type not in ("t5",) and not any(printed.values()) and not style.sizes:
+        public = public_config(row.model_name)
+        if public is not None and row.moe is None:
+            return public[0] | {"max_position_embeddings": row.seq_len or 2048}, public[1]
     sizes = {n: v if v is not None else style.sizes.get(n) for n, v in printed.items()}
+    named, about = public_sizes(replace(row, **sizes))
+    sizes |= named
     if style.model_type not in ("t5",):
+        usual, told = _usual_sizes(row, style, sizes)
+        sizes, about = sizes | usual, (*about, *told)
         lacking = [n for n in ("layers", "hidden", "heads", "ffn_hidden", "vocab") if sizes[n] is None]
         if lacking not in ([], ["vocab"]):
             raise NotExpressibleError(f"model sizes not stated: {', '.join(lacking)}")
@@ -231,9 +272,38 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
         for n in SIZES
         if printed[n] is None and n in style.sizes
     )
-    if sizes["vocab"] == USUAL_VOCABULARY and row.vocab is None and "vocab" not in style.sizes:
+    assumed += about
+    if sizes["vocab"] == USUAL_VOCABULARY and row.vocab is None and not {"vocab"} & {*style.sizes, *named}:
         assumed += (f"vocabulary not stated: {USUAL_VOCABULARY:,}",)
     return keys, assumed
+
+
+def _usual_sizes(
+    row: Row, style: Style, sizes: Mapping[str, int | None]
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return usual sizes of what nothing tells: heads of 128 (64 in small models), widths of four times the
+    model's or as many parameters in two branches, and the layers that the printed parameters leave.
+    """
+    hidden, found = sizes["hidden"], dict[str, int]()
+    if hidden is None:
+        return {}, ()
+    if sizes["heads"] is None:
+        kv, large = sizes["kv_heads"] or 1, hidden % 128 == 0 and hidden >= _LARGE
+        able = (hidden // h for h in (sizes["head_dim"], 128 if large else 64, 64) if h)
+        found["heads"] = next((n for n in able if n and n % kv == 0), kv)
+    if sizes["ffn_hidden"] is None:
+        plain = row.gated_mlp is False or (row.gated_mlp is None and style.model_type in _UNGATED)
+        found["ffn_hidden"] = 4 * hidden if plain else -(-8 * hidden // (3 * 256)) * 256
+    if sizes["layers"] is None and row.params_b is not None and row.moe is None:
+        ffn = sizes["ffn_hidden"] or found["ffn_hidden"]
+        ends = 2 * hidden * (sizes["vocab"] or USUAL_VOCABULARY)
+        block = 4 * hidden**2 + (2 if ffn == 4 * hidden else 3) * hidden * ffn
+        found["layers"] = max(round((row.params_b * GIGA - ends) / block), 1)
+    return found, tuple(f"{n} is not stated: {v:,}, the usual" for n, v in found.items())
+
+
+_LARGE: Final = 2048
+"""Hidden size from which heads are usually of 128."""
 
 
 def graph_of(row: Row) -> tuple[ModelGraph, tuple[str, ...]]:

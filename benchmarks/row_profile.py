@@ -17,6 +17,8 @@ from meshwright.costmodels.profiles import find_profile, profile_with
 
 LATEST: Final = 2024
 """The year of a row that states none."""
+FSDP2: Final = 2024
+"""From then on PyTorch has ``fully_shard`` of single parameters (release notes 2.4)."""
 
 _KERNELS: Final = (
     ("flash_attentionv1", "flash-1"),
@@ -65,12 +67,15 @@ UNPACKED: Final = 0.1
 memory: some ten passes for one."""
 
 _FRAMEWORKS: Final = (
-    ("internevo", "internevo"),
-    ("maxtext|pathways|gspmd|jax", "maxtext"),
-    ("llm-foundry|composer|fsdp1|llama-recipes|fastchat", "fsdp1"),
+    ("internevo|internlm-train", "internevo"),
+    (settings.JAX, "maxtext"),
+    ("llm.?foundry|composer|mosaic|fsdp1|llama.?(recipes|cookbook)|fastchat|fairscale|metaseq", "fsdp1"),
     ("litgpt|lit-gpt|lit-llama", "litgpt"),
-    ("hf trainer|transformers|trl|axolotl|belle|llama-factory", "hf-trainer"),
-    ("fsdp|torchtitan|automodel|accelerate", "fsdp2-eager"),
+    ("unsloth", "unsloth"),
+    ("torchtune", "torchtune"),
+    (settings.TRANSFORMERS, "hf-trainer"),
+    (r"accelerate.*deepspeed|deepspeed.*accelerate", "hf-trainer"),
+    (r"(?<!un)fsdp|torchtitan|automodel|accelerate|olmo|lingua|modalities|fully.?sharded", "fsdp2-eager"),
 )
 """Patterns of a framework's name, and the profile; Megatron's kin are told apart by year."""
 
@@ -99,11 +104,14 @@ def base_profile(row: Row) -> str:
         return "megatron-style"
     if settings.megatron(row):
         return _megatron(row, framework)
-    if row.tuning in ("lora", "qlora") and re.search(r"trainer|axolotl|trl|qlora|habana", framework):
+    tuned = row.tuning in ("lora", "qlora") and "unsloth" not in framework
+    if tuned and re.search(rf"trainer|qlora|habana|peft|{settings.TRANSFORMERS}", framework):
         return "peft"
     found = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, framework)), None)
     if found is None:
         found = "deepspeed" if "deepspeed" in framework else "generic"
+    if found == "fsdp2-eager" and (row.year or LATEST) < FSDP2 and "fsdp2" not in framework:
+        found = "fsdp1"
     return "fsdp1-early" if found == "fsdp1" and _early(row) else found
 
 
@@ -117,7 +125,7 @@ def _megatron(row: Row, framework: str) -> str:
     year = row.year or LATEST
     if "habana" in framework:
         return "megatron-gaudi"
-    if "deepspeed" in framework and year < LATEST:
+    if re.search("deepspeed|neox", framework) and year < LATEST:  # GPT-NeoX: DeepSpeed's engine as well
         return "megatron-deepspeed"
     if year < LATEST:
         return {2021: "megatron-2021", 2022: "megatron-2022"}.get(year, "megatron-2023")

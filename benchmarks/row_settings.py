@@ -106,7 +106,7 @@ _UNDROPPED: Final = "torchtune|unsloth"
 
 def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
     """Return what is trained, and what was assumed."""
-    kind = (row.tuning or ("lora" if "lora" in row.model_name.lower() else "full")).lower()
+    kind = (row.tuning or "full").lower()
     if kind.startswith("full"):
         return Tuning(), ()
     rank, targets, told = row.lora or DEFAULT_RANK, *_adapted(row)
@@ -140,11 +140,25 @@ def _adapted(row: Row) -> tuple[tuple[str, ...], str]:
     return targets, f"adapted products not printed: {', '.join(targets)}, {whose}"
 
 
+JAX: Final = (
+    r"maxtext|pathways|gspmd|jax|levanter|t5x|praxis|\bpax|flax|easylm|axlearn|haliax|mesh.?tensorflow|"
+    r"\bxla\b"
+)
+"""Stacks whose whole step XLA compiles, sharded over every device by default."""
+TRANSFORMERS: Final = (
+    r"hf trainer|transformers|\btrl\b|axolotl|belle|llama.?factory|verl|openrlhf|xtuner|lmflow|swift|"
+    r"hugging.?face(?!.*nanotron)|optimum"
+)
+"""Stacks around the modules of transformers and its Trainer, or loops like it."""
+_SHARDS: Final = (
+    r"fsdp|torchtitan|litgpt|lit-|llama.?recipes|automodel|torchtune|llm.?foundry|composer|mosaic|olmo|lingua|"
+    r"fully.?sharded|metaseq|modalities|" + JAX
+)
+
+
 def fsdp(row: Row) -> bool:
     """Return whether PyTorch's sharding (or another that keeps fp32 shards alone) runs it."""
-    return bool(
-        re.search(r"fsdp|torchtitan|litgpt|lit-|llama-recipes|maxtext|automodel", row.framework.lower())
-    )
+    return bool(re.search(_SHARDS, row.framework.lower()))
 
 
 def captures_graphs(row: Row) -> bool:
@@ -152,9 +166,13 @@ def captures_graphs(row: Row) -> bool:
     return bool(re.search("graphtrainer|compiler_toolkit", row.framework.lower()))
 
 
+_MEGATRON: Final = r"megatron|nemo(?! ?automodel)|aa-scaling|neox|mindspeed|\bprimus|\bslime\b"
+"""Forks and wrappers of Megatron-LM: Ascend's MindSpeed, AMD's Primus, the trainer of slime."""
+
+
 def megatron(row: Row) -> bool:
     """Return whether a descendant of Megatron-LM runs it."""
-    return bool(re.search(r"megatron|nemo(?! automodel)|aa-scaling|neox", row.framework.lower()))
+    return bool(re.search(_MEGATRON, row.framework.lower()))
 
 
 def pipeline_of_modules(row: Row) -> bool:
@@ -177,7 +195,7 @@ def sharding_of(row: Row, dp: int, slices: int = 1) -> tuple[int, int, tuple[str
     """
     said = sharding_words(row)
     if not said:
-        return _default_sharding(row)
+        return _default_sharding(row, dp)
     group = re.search(r"shard group (\d+)|within (\d+)|fsdp (\d+) within", said)
     inner = next((int(g) for g in group.groups() if g), dp) if group else dp
     if group is None and _HYBRID.search(said):
@@ -216,14 +234,24 @@ def _stage(said: str) -> int:
     return 1 if re.search(r"distributed.?(fused|optimizer)|hybrid|shard\w* optim|\bzero\b", said) else 0
 
 
-def _default_sharding(row: Row) -> tuple[int, int, tuple[str, ...]]:
+def _default_sharding(row: Row, dp: int) -> tuple[int, int, tuple[str, ...]]:
+    """Return what a stack does unless told, the copies, and the note that says so.
+
+    Megatron's kin share the optimizer from 2023 on, nanotron too; InternEvo shares it inside a node
+    (``zero1=dict(size=8)`` in its configurations); the first stage of DeepSpeed's tutorials, and of those of
+    transformers, is the second.
+    """
+    framework, replicas = row.framework.lower(), 1
     if fsdp(row):
         stage = 3
     elif megatron(row):
-        stage = 1 if (row.year or _ALIGNED_LATER) >= _ALIGNED_LATER or "DeepSpeed" in row.framework else 0
+        stage = 1 if (row.year or _ALIGNED_LATER) >= _ALIGNED_LATER or "deepspeed" in framework else 0
+    elif re.search("internevo|nanotron", framework):
+        stage = 1
+        replicas = dp // USUAL_HOST if "internevo" in framework and dp % USUAL_HOST == 0 else 1
     else:
-        stage = 0
-    return stage, 1, (f"sharding not stated: ZeRO-{stage}",)
+        stage = 2 if "deepspeed" in framework else 0
+    return stage, replicas, (f"sharding not stated: ZeRO-{stage}",)
 
 
 def offload_of(row: Row) -> str:
@@ -285,6 +313,11 @@ def _by_operator(row: Row) -> bool:
     return unsaid or said.startswith(("selective-op", "selective ("))
 
 
+_SELECTIVE_LATER: Final = 2023
+"""Before flash attention and selective recomputation came into use, Megatron's scripts recomputed all layers
+(``--checkpoint-activations`` in every example of distributed pre-training)."""
+
+
 def _default_recompute(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if captures_graphs(row):
         return ("none",) * blocks, ("recompute not stated: none, as graph passes have it unless told",)
@@ -293,6 +326,15 @@ def _default_recompute(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[st
         return modes, ("recompute not stated: by operators, as torchtitan's configurations have it",)
     if "repo script enables it" in row.notes:
         return ("full",) * blocks, ("recompute not printed: full, as its script has it",)
+    full = ("full",) * blocks
+    unfused = row.flash_attention is False or (row.year or _SELECTIVE_LATER) < _SELECTIVE_LATER
+    if unfused and "nemo" in row.framework.lower():
+        mode = ("selective",) * blocks
+        return mode, ("recompute not stated: selective, as NeMo's configurations of its time have it",)
+    if megatron(row) and unfused:
+        return full, ("recompute not stated: full, as the scripts of its time have it",)
+    if re.search(JAX, row.framework.lower()):
+        return full, ("recompute not stated: full, MaxText's default (remat_policy)",)
     return ("none",) * blocks, ("recompute not stated: none",)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import slice_count
-from benchmarks.row_model import NotExpressibleError
+from benchmarks.row_model import NotExpressibleError, experts_of
 from benchmarks.rows import Row
 from meshwright.costmodels.schedule import legal
 from meshwright.planner.problem import Problem
@@ -109,13 +109,31 @@ def degrees_of(row: Row, problem: Problem) -> tuple[dict[str, int], tuple[str, .
         raise NotExpressibleError(f"tp {tp} x cp {cp} x pp {pp} does not divide {devices} devices")
     if row.dp is not None and row.dp != dp:
         assumed += (f"dp {row.dp} is printed, {devices} devices leave {dp}",)
-    ep = row.ep or 1
+    ep, told = _expert_degree(row, problem, tp * cp * dp)
+    assumed += told
     if tp * cp * dp % ep:
         raise NotExpressibleError(
             f"ep {ep} does not divide the {tp * cp * dp} ranks that tp, cp and dp leave"
         )
     etp, told = _expert_tensor(row, ep, tp, tp * cp * dp)
     return {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp}, (*assumed, *told)
+
+
+def _expert_degree(row: Row, problem: Problem, ranks: int) -> tuple[int, tuple[str, ...]]:
+    """Return the expert degree, and what was assumed.
+
+    Megatron's guides put experts on as many ranks as share the fastest link, one expert each at most
+    (Megatron-Core MoE documentation: expert parallelism inside NVLink domains first); elsewhere every rank
+    has all of them unless told.
+    """
+    if row.ep is not None or row.moe is None:
+        return row.ep or 1, ()
+    if not settings.megatron(row):
+        return 1, ("expert degree not stated: 1",)
+    experts = experts_of(row).get("experts") or 1
+    node = problem.cluster.tiers[0].fan_out
+    ep = max(d for d in _divisors(ranks) if d <= node and experts % d == 0)
+    return ep, (f"expert degree not stated: {ep}, the ranks of a node",)
 
 
 def _expert_tensor(row: Row, ep: int, tp: int, ranks: int) -> tuple[int, tuple[str, ...]]:
@@ -134,18 +152,28 @@ def _expert_tensor(row: Row, ep: int, tp: int, ranks: int) -> tuple[int, tuple[s
 
 
 def _split(row: Row, problem: Problem) -> tuple[int, int]:
-    """Return the tensor and pipeline degrees that a practitioner would choose: tensor up to a node first."""
-    if not settings.megatron(row) and row.tp is None and row.pp is None:
-        return 1, 1
+    """Return the tensor and pipeline degrees: what the stated degrees leave, else a practitioner's choice.
+
+    Where replicas are not counted either, a descendant of Megatron splits a model over the fewest devices
+    that hold it, by tensors up to a node first; other stacks split by nothing that they do not say.
+    """
     devices = problem.cluster.num_devices // (row.cp or 1)
-    node = min(problem.cluster.tiers[0].fan_out, 8)
+    stated = (row.tp or 1) * (row.pp or 1)
     together = row.stated("model_parallel_size") or (devices // row.dp if row.dp else None)
-    if together is None:
+    if not together or together % stated:
+        if not settings.megatron(row):
+            return row.tp or 1, row.pp or 1
         fewest = devices / (row.global_batch or devices)  # every replica has a sequence
         able = (n for n in _divisors(devices) if n >= fewest and _fits(row, problem, n, devices // n))
-        together = next(able, devices)
-    tp = row.tp or max(d for d in _divisors(together) if d <= node)
-    return tp, row.pp or max(together // tp, 1)
+        together = next((n for n in able if n % stated == 0), stated)
+    left = together // stated
+    if row.tp is not None:
+        return row.tp, (row.pp or 1) * left
+    if row.pp is not None:
+        return left, row.pp
+    node = min(problem.cluster.tiers[0].fan_out, 8)
+    tp = max(d for d in _divisors(together) if d <= node)
+    return tp, together // tp
 
 
 def _fits(

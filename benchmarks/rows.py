@@ -7,7 +7,7 @@ recorded as an assumption.
 
 import json
 import lzma
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -142,20 +142,19 @@ def read_rows(path: Path = BUILT_IN) -> tuple[Row, ...]:
     RowError
         If the file cannot be read, a line is no JSON object, a row is wrong or an id stands twice.
     """
-    try:
-        data = path.read_bytes()
-        text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8")
-    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
-        raise RowError(f"{path}: cannot be read ({error}); a .jsonl or .jsonl.xz file is expected") from error
-    lines = enumerate(text.splitlines(), start=1)
+    lines = enumerate(text_of(path).splitlines(), start=1)
     rows = tuple(_parse(line, f"{path}, line {n}") for n, line in lines if line.strip())
     _refuse_twins(rows, path)
     return rows
 
 
-def read_all(files: Sequence[Path]) -> tuple[Row, ...]:
-    """Return the rows of all files, of the built-in one without any; raises RowError."""
-    return tuple(row for file in files or (BUILT_IN,) for row in read_rows(file))
+def text_of(path: Path) -> str:
+    """Return the text of a file of rows, decompressed if its name ends in ``.xz``; raises RowError."""
+    try:
+        data = path.read_bytes()
+        return (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8-sig")
+    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise RowError(f"{path}: cannot be read ({error}); a .jsonl or .jsonl.xz file is expected") from error
 
 
 def _parse(line: str, where: str) -> Row:

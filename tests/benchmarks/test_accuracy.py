@@ -176,7 +176,7 @@ def test_the_command_prices_a_file_and_loses_no_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out, data = tmp_path / "rows.jsonl", tmp_path / "out.jsonl", tmp_path / "all.json"
-    lost = replace(PLAIN, id="lost", accelerator=None)
+    lost = replace(PLAIN, id="lost", accelerator=None, accelerator_as_printed=None)
     file.write_text(f"{line(PLAIN)}\n{line(lost)}\n", encoding="utf-8")
     options = ["--rows", str(out), "--json", str(data), "--worst", "3", "--by", "accelerator"]
     accuracy.main([str(file), *options])

@@ -71,9 +71,9 @@ def test_a_batch_prices_each_run_as_if_alone() -> None:
 
 
 def test_what_cannot_be_written_carries_its_reason() -> None:
-    homeless = replace(PLAIN, accelerator=None)
+    homeless = replace(PLAIN, accelerator=None, accelerator_as_printed=None)
     crooked = replace(PLAIN, id="crooked", tp=3)
-    shapeless = replace(PLAIN, id="shapeless", layers=None)
+    shapeless = replace(PLAIN, id="shapeless", layers=None, params_b=None)
     got = price_rows([homeless, crooked, shapeless])
     assert [p.step_time_s for p in got] == [None, None, None]
     reasons = " | ".join(str(p.reason) for p in got)
@@ -408,7 +408,7 @@ def test_no_replica_runs_without_a_micro_batch(micro: int, batch: int, dp: int, 
 
 def test_the_command_tells_errors_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
-    lost = replace(PLAIN, id="lost", accelerator=None)
+    lost = replace(PLAIN, id="lost", accelerator=None, accelerator_as_printed=None)
     file.write_text(f"{line(PLAIN)}\n{line(lost)}\n", encoding="utf-8")
     measured.main([str(file), "--rows", str(out)])
     text = capsys.readouterr().out

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.row_cluster import cluster_of, most_cubic, network_bytes_per_s
+from benchmarks.row_cluster import cluster_of, most_cubic, network_bytes_per_s, slice_count
 from benchmarks.row_machine import EXTRA_ACCELERATORS, MACHINES, find_machine
 from benchmarks.row_model import NotExpressibleError
 from meshwright.hardware.catalogue import accelerator_names, load_accelerator
@@ -46,7 +46,24 @@ def test_an_accelerator_is_found_under_other_names(printed: str, accelerator: st
 def test_an_accelerator_like_none_of_the_catalogue_is_a_reason() -> None:
     assert find_machine("abacus") is None
     with pytest.raises(NotExpressibleError, match="abacus"):
-        cluster_of(replace(PLAIN, accelerator="abacus"))
+        cluster_of(replace(PLAIN, accelerator="abacus", accelerator_as_printed=None))
+
+
+def test_an_accelerator_may_be_printed_alone() -> None:
+    printed, named = (
+        cluster_of(replace(PLAIN, accelerator=name, accelerator_as_printed=other))[0]
+        for name, other in ((None, "NVIDIA H100 SXM5 80GB"), ("h100-sxm-80gb", None))
+    )
+    assert printed.accelerator == named.accelerator
+
+
+@given(st.integers(1, 40), st.sampled_from([4, 64, 256]))
+def test_more_chips_than_a_pod_are_as_few_slices_as_there_can_be(pods: int, chips: int) -> None:
+    row = replace(PLAIN, accelerator="tpu-v5e", num_gpus=pods * chips, notes="", sharding=None)
+    slices = slice_count(row)
+    assert slices >= pods * chips / 256
+    assert chips < 256 or slices == pods
+    assert cluster_of(row)[0].num_devices == pods * chips
 
 
 @pytest.mark.parametrize("name", ["L400", "Trainium3", "H1000", "A1000", "MI2500"])

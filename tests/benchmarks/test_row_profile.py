@@ -65,10 +65,28 @@ def test_a_chunked_cross_entropy_is_read_from_a_rows_notes() -> None:
         ("Megatron-DeepSpeed (Habana)", "megatron-gaudi"),
         ("torchtitan (FSDP2)", "fsdp2-eager"),
         ("HF Trainer + DeepSpeed", "hf-trainer"),
+        ("Accelerate + DeepSpeed ZeRO-3", "hf-trainer"),
+        ("LLaMA-Factory", "hf-trainer"),
+        ("LLM Foundry", "fsdp1-early"),
+        ("Levanter (JAX)", "maxtext"),
+        ("PyTorch/XLA FSDP", "maxtext"),
+        ("PyTorch FSDP", "fsdp2-eager"),
+        ("OLMo-core", "fsdp2-eager"),
+        ("torchtune", "torchtune"),
+        ("Unsloth", "unsloth"),
+        ("MindSpeed", "megatron-core"),
+        ("Primus", "megatron-core"),
+        ("Hugging Face nanotron", "generic"),
     ],
 )
 def test_a_framework_has_its_own_profile(framework: str, name: str) -> None:
     assert base_profile(replace(EAGER, framework=framework)) == name
+
+
+def test_a_stack_is_that_of_its_time() -> None:
+    names = {y: base_profile(replace(EAGER, framework="PyTorch FSDP", year=y)) for y in (2023, 2024)}
+    assert names == {2023: "fsdp1-early", 2024: "fsdp2-eager"}
+    assert base_profile(replace(EAGER, framework="GPT-NeoX", year=2022)) == "megatron-deepspeed"
 
 
 def test_scripts_of_litgpt_that_compare_executors_pre_train_with_a_whole_loss() -> None:

@@ -84,6 +84,7 @@ ADAPTED = next(r for r in read_rows() if r.id == "qwenft-025")
     ("model", "framework", "stage"),
     [
         ("Qwen-7B", "HF Trainer", 0),
+        ("Qwen-7B", "HF Trainer + DeepSpeed", 2),
         ("Llama-2-70B LoRA", "HF Trainer", 3),
         ("Llama-2-70B LoRA", "HF Trainer, ddp as printed", 0),
     ],
@@ -95,4 +96,45 @@ def test_a_replica_that_exceeds_a_device_is_sharded_unless_printed(
     sizes = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "params_b"))
     sizes = sizes if model.startswith("Llama") else {}
     row = replace(ADAPTED, model_name=model, num_gpus=8, dp=8, sharding=printed, sharding_as_printed=None)
+    row = replace(row, framework=framework.removesuffix(", ddp as printed"))
     assert express(replace(row, **sizes)).plan.zero_stage == stage  # type: ignore[arg-type]
+
+
+SPLIT = next(r for r in read_rows() if r.id == "bridge2602_qwen3235ba22b_b200_mxfp8_256")
+
+
+@pytest.mark.parametrize("silent", ["tp", "pp", "dp"])
+def test_a_degree_that_is_not_printed_is_what_the_others_leave(silent: str) -> None:
+    rows = [r for r in read_rows() if None not in (r.tp, r.pp, r.dp, r.cp, r.num_gpus) and r.trusted]
+    exact = [r for r in rows if r.num_gpus == r.tp * r.pp * r.dp * r.cp and (r.pp or 1) > 1]  # type: ignore[operator]
+    for row in exact[::97]:
+        whole, derived = (express(r).plan for r in (row, replace(row, **{silent: None})))
+        assert (whole.tp, whole.pp, whole.dp) == (derived.tp, derived.pp, derived.dp), row.id
+
+
+def test_experts_that_nothing_is_said_of_share_a_node() -> None:
+    plan = express(replace(SPLIT, ep=None, framework="Megatron-Core MoE")).plan
+    assert plan.ep == min(8, SPLIT.gpus_per_node or 8)
+    assert express(replace(SPLIT, ep=None, tp=1, framework="HF Trainer")).plan.ep == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode"),
+    [
+        ({"framework": "Megatron-LM", "year": 2021}, "full"),
+        ({"framework": "Megatron-DeepSpeed", "year": 2023, "flash_attention": False}, "full"),
+        ({"framework": "NeMo-Megatron", "year": 2022}, "selective"),
+        ({"framework": "Megatron-LM", "year": 2024}, "none"),
+        ({"framework": "MaxText", "year": 2024}, "full"),
+        ({"framework": "HF Trainer", "year": 2024}, "none"),
+    ],
+)
+def test_recomputation_that_is_not_printed_is_the_stacks_habit(changes: dict[str, Any], mode: str) -> None:
+    silent = {"tuning": "full", "notes": "", "recompute": None, "flash_attention": None}
+    plan = express(replace(ADAPTED, **{**silent, **changes})).plan
+    assert mode in plan.recompute
+
+
+def test_more_replicas_than_devices_are_no_degree() -> None:
+    row = replace(ADAPTED, framework="Megatron-LM", num_gpus=8, dp=64, tp=None, pp=None)
+    assert express(row).plan.num_devices == 8
