@@ -9,6 +9,8 @@ product of the g below a tier: the group's members that sit in one sub-block and
   which ``(g_k - 1) x (blocks above)`` cross tier k. All-reduce is both (NCCL ``tuning.cc``).
 - hierarchical: one ring a tier, innermost first, each on ``S / r`` bytes; latencies add along one block.
 - tree: ``log2 g`` hops a tier, bandwidth of the ring times 0.92 (NCCL ``tuning.cc``, tree factor).
+- own part: gathers, scatters and all-to-alls also copy ``S / n`` from a rank's input to its output, by the
+  cores that send (:data:`~meshwright.hardware.span.COPY_SHARE`); an all-reduce leaves it where it is.
 
 - dispatch: every device sends each of its tokens (``S`` bytes in all, once each) to ``copies`` experts spread
   evenly over the group. The plain all-to-all sends every copy by itself. ``deduplicated`` (DeepEP,
@@ -159,14 +161,24 @@ def dispatch_time(
     return np.where(busy, hops + ramped(moved.max(axis=-1)), 0.0)
 
 
+def _own_part(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return seconds in which a rank moves its own part of a tensor from input to output."""
+    return np.asarray(np.asarray(tensor_bytes) / group_size(span) * span.copy_s_per_byte)
+
+
+def _moved(formula: Callable[[Num, GroupSpan], FloatArray]) -> Callable[[Num, GroupSpan], FloatArray]:
+    """Return a formula of what crosses, with the own part's copy."""
+    return lambda tensor_bytes, span: formula(tensor_bytes, span) + _own_part(tensor_bytes, span)
+
+
 _FORMULAS: dict[Collective, Callable[[Num, GroupSpan], FloatArray]] = {
-    "all_gather": _pass_time,
-    "reduce_scatter": _pass_time,
+    "all_gather": _moved(_pass_time),
+    "reduce_scatter": _moved(_pass_time),
     "all_reduce": lambda s, span: 2 * _pass_time(s, span),
-    "all_to_all": _all_to_all,
+    "all_to_all": _moved(_all_to_all),
     "broadcast": _broadcast,
     "send_recv": _send_receive,
-    "dispatch": _all_to_all,
+    "dispatch": _moved(_all_to_all),
 }
 """A dispatch here is that of one copy; :func:`dispatch_time` knows several."""
 

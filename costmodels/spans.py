@@ -6,7 +6,7 @@ is laid in one stride inside the pipeline dimension and in another outside.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,13 +45,17 @@ _Laid = tuple[IntArray, IntArray]
 """Size and stride of groups, each (B,)."""
 
 
-def _spans(cluster: Cluster, laid: Sequence[_Laid]) -> list[GroupSpan]:
-    """Return the spans of several dimensions' groups, placed in one call; a group of one has no stride."""
+def _spans(cluster: Cluster, laid: Sequence[_Laid], in_place: bool = False) -> list[GroupSpan]:
+    """Return the spans of several dimensions' groups, placed in one call; a group of one has no stride.
+
+    Collectives ``in_place`` leave a rank's own part where it is.
+    """
     sizes = np.stack([size for size, _ in laid])
     strides = np.where(sizes > 1, np.stack([stride for _, stride in laid]), 1)
     all_ = group_span(cluster, sizes, strides)
     columns = zip(all_.sizes, all_.bandwidth_bytes_per_s, all_.latency_s, strict=True)
-    return [GroupSpan(*column) for column in columns]
+    copy = 0.0 if in_place else all_.copy_s_per_byte
+    return [GroupSpan(*column, copy) for column in columns]
 
 
 def _folded(size: IntArray, stride: IntArray, s: Strategies) -> tuple[_Laid, _Laid]:
@@ -97,7 +101,11 @@ def in_use(groups: Mapping[Group, GroupSpan]) -> Mapping[Group, GroupSpan]:
 
 
 def state_spans(cluster: Cluster, s: Strategies) -> Spans:
-    """Return the groups of states and of the pipeline."""
+    """Return the groups of states and of the pipeline.
+
+    A rank's share of a state is a view of the buffer that is scattered or gathered (Megatron-LM's distributed
+    optimizer, FSDP2's gather, DeepSpeed's flat partitions). Left out: FSDP2's scatter, which is not in place.
+    """
     copies, shard, experts = s.dp_replicate, s.dp_shard, s.expert_shards
     # Copies that lie inside the context ranks do not fold; only models without experts may have them.
     own = np.where((s.cp == 1) | (s.data_stride >= s.cp * s.tp), copies, 1)
@@ -112,6 +120,7 @@ def state_spans(cluster: Cluster, s: Strategies) -> Spans:
             *_folded(experts, np.where(experts > 1, s.etp * s.ep, 1), s),
             *_folded(own, np.where(own > 1, s.etp * s.ep * experts, 1), s),
         ],
+        in_place=True,
     )
     return Spans(
         shards=joined(context, data),
@@ -125,7 +134,8 @@ def state_spans(cluster: Cluster, s: Strategies) -> Spans:
 
 def wide(span: GroupSpan) -> GroupSpan:
     """Return the span with a kinds axis: (B, 1, tiers)."""
-    return GroupSpan(
+    return replace(
+        span,
         sizes=span.sizes[:, None],
         bandwidth_bytes_per_s=span.bandwidth_bytes_per_s[:, None],
         latency_s=span.latency_s[:, None],

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.hardware.span import group_span
+from meshwright.hardware.span import COPY_SHARE, group_span
 from meshwright.hardware.units import GB
 from tests.hardware.spans import spanned_tier
 from tests.strategies import clusters, placed_groups
@@ -89,6 +89,13 @@ def test_measured_ring_bandwidth_of_one_node():
     """nccl-tests ring bus bandwidth of 8 GPUs: A100 232, H100 360 to 370, B200 640 to 700 GB/s."""
     for name, low, high in (("dgx-a100", 225, 240), ("dgx-h100", 355, 375), ("dgx-b200", 640, 700)):
         assert low * GB <= group_span(load_cluster(name), 8, 1).bandwidth_bytes_per_s[0] <= high * GB
+
+
+def test_gpus_copy_their_own_part_at_a_share_of_their_memory_bandwidth_and_other_devices_do_not():
+    gpu, other = load_cluster("dgx-h100"), load_cluster("gaudi2-8")
+    once = 1 / gpu.accelerator.memory_bandwidth_bytes_per_s
+    assert group_span(gpu, 2, 1).copy_s_per_byte == pytest.approx(2 * once / COPY_SHARE)
+    assert group_span(other, 2, 1).copy_s_per_byte == 0
 
 
 @pytest.mark.parametrize("bad", [0, -2, 1.5, float("nan"), float("inf"), "8", None, 2**40])

@@ -37,7 +37,8 @@ def spans(draw, min_size=1):
 
 
 def slower(span, links=1.0, hops=1.0):
-    return GroupSpan(span.sizes, span.bandwidth_bytes_per_s / links, span.latency_s * hops)
+    rates, latencies = span.bandwidth_bytes_per_s / links, span.latency_s * hops
+    return replace(span, bandwidth_bytes_per_s=rates, latency_s=latencies)
 
 
 collectives = st.sampled_from(COLLECTIVES)
@@ -54,9 +55,20 @@ def test_no_bytes_take_no_time(collective, span):
 
 
 @given(tensor_bytes, spans())
-def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(size, span):
-    both = collective_time("reduce_scatter", size, span) + collective_time("all_gather", size, span)
-    assert collective_time("all_reduce", size, span) == both
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather_that_copy_nothing(size, span):
+    still = replace(span, copy_s_per_byte=0.0)
+    both = collective_time("reduce_scatter", size, still) + collective_time("all_gather", size, still)
+    assert collective_time("all_reduce", size, span) == collective_time("all_reduce", size, still) == both
+
+
+@given(st.sampled_from(["all_gather", "reduce_scatter", "all_to_all"]), st.floats(1.0, 1e12), spans(2))
+def test_own_parts_are_copied_once_and_weigh_less_in_a_larger_group(collective, size, span):
+    whole, still = (
+        float(collective_time(collective, size, s)) for s in (span, replace(span, copy_s_per_byte=0.0))
+    )
+    own = size / float(group_size(span)) * span.copy_s_per_byte
+    assert whole == pytest.approx(still + own)
+    assert own <= size / 2 * span.copy_s_per_byte
 
 
 @given(st.floats(1.0, 1e12), spans(min_size=2))
@@ -129,7 +141,8 @@ def test_tiers_that_a_group_does_not_reach_do_not_matter(size, cluster):
 
 @given(collectives, st.lists(tensor_bytes, min_size=1, max_size=4), spans())
 def test_collectives_are_priced_as_arrays_or_one_by_one(collective, sizes, span):
-    rows = GroupSpan(*(np.stack([v] * len(sizes)) for v in (span.sizes, *_rates(span))))
+    columns = (np.stack([v] * len(sizes)) for v in (span.sizes, *_rates(span)))
+    rows = GroupSpan(*columns, span.copy_s_per_byte)
     together = collective_time(collective, np.array(sizes), rows)
     assert together.tolist() == [float(collective_time(collective, s, span)) for s in sizes]
 
