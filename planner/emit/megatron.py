@@ -194,6 +194,17 @@ def limits(problem: Problem, plan: Plan) -> list[str]:
     return found
 
 
+def variables(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Return the variables that Megatron-Core's collectives need as they are priced.
+
+    Before Blackwell the order in which kernels were issued is kept on one connection only. Before PyTorch 2.8
+    memory waits for collectives unless the second is set (:mod:`meshwright.costmodels.waiting`).
+    """
+    single = ("CUDA_DEVICE_MAX_CONNECTIONS",) * (plan.tp > 1 or plan.cp > 1)
+    freed = ("TORCH_NCCL_AVOID_RECORD_STREAMS",) * (plan.tp > 1 and not problem.profile.records_streams)
+    return tuple(f'export {name}="${{{name}:-1}}"' for name in (*single, *freed))
+
+
 def before(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Return what each host's script does first: variables that the framework needs, and its arguments."""
     tokens = f"--mock-data --tokenizer-type NullTokenizer --vocab-size {problem.model.vocab_size - 1}"
@@ -203,10 +214,7 @@ def before(problem: Problem, plan: Plan) -> tuple[str, ...]:
         "# Without arguments: a few steps on made-up tokens.",
         f"(( $# )) || set -- {tokens} --train-iters 20",
     )
-    if plan.tp == plan.cp == 1:
-        return read
-    # Before Blackwell the order in which kernels were issued is kept on one connection only.
-    return ('export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"', *read)
+    return (*variables(problem, plan), *read)
 
 
 def script(problem: Problem, plan: Plan) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from meshwright.planner.emit.arguments import ADAM, CLIPPING
 from meshwright.planner.emit.base import Emitter
-from meshwright.planner.emit.megatron import degree_flags, limits, recompute_flags, sharding_flags
+from meshwright.planner.emit.megatron import degree_flags, limits, recompute_flags, sharding_flags, variables
 from meshwright.planner.emit.megatron_moe import Flags
 from meshwright.planner.emit.scripts import text
 from meshwright.planner.plan import Plan
@@ -167,9 +167,5 @@ EMITTER: Final = Emitter(
     script=script,
     asks="`train.py` needs `--model FOLDER` (with `config.json`, or a name on the hub) and takes "
     "`--data PREFIX` and `--steps N`",
-    before=lambda problem, plan: (
-        ('export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"',)
-        if plan.tp > 1 or plan.cp > 1
-        else ()
-    ),
+    before=variables,
 )

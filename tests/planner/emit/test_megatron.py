@@ -168,6 +168,22 @@ def test_one_connection_where_tensor_or_context_ranks_need_it(strategy: dict, ne
     assert ("CUDA_DEVICE_MAX_CONNECTIONS" in launcher) == needed
 
 
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+@pytest.mark.parametrize(
+    ("tp", "stack", "needed"),
+    [
+        (1, "megatron-core", False),
+        (2, "megatron-core", True),
+        (2, "megatron-core[records_streams=true]", False),
+    ],
+)
+def test_memory_waits_for_collectives_only_where_it_is_priced(
+    target: str, tp: int, stack: str, needed: bool
+) -> None:
+    launcher = emit(*case(target, job={"profile": stack}, tp=tp))["launch.sh"]
+    assert ("TORCH_NCCL_AVOID_RECORD_STREAMS" in launcher) == needed
+
+
 @pytest.mark.parametrize(
     ("strategy", "rule"),
     [

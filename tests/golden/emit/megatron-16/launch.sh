@@ -17,6 +17,7 @@ NNODES=2
 NPROC_PER_NODE=8
 
 export CUDA_DEVICE_MAX_CONNECTIONS="${CUDA_DEVICE_MAX_CONNECTIONS:-1}"
+export TORCH_NCCL_AVOID_RECORD_STREAMS="${TORCH_NCCL_AVOID_RECORD_STREAMS:-1}"
 # shellcheck source=/dev/null
 source "$HERE/megatron_args.sh"
 # Without arguments: a few steps on made-up tokens.
