@@ -111,6 +111,9 @@ class Profile:
     gradient_buckets
         Whether replicas keep a second copy of their gradients, in buckets (``DistributedDataParallel``
         without ``gradient_as_bucket_view``).
+    flat_gradients
+        Whether ZeRO-1 flattens a copy of all gradients, cut by owner, before it scatters them (DeepSpeed's
+        first, ``legacy_stage1`` in later releases).
     placeholders
         Whether products that add to the accumulated gradient still hand autograd a gradient of the weight's
         type, of which one stays for every shape in a block.
@@ -220,6 +223,7 @@ class Profile:
     reduce_last: bool
     accumulates_whole: bool
     gradient_buckets: bool
+    flat_gradients: bool
     placeholders: bool
     bucket_bytes: Num
     loss: str

@@ -248,6 +248,7 @@ def _bytes(
     """Return the bytes of states on the device by item, and off it, (B, K)."""
     recipe, stage, late = setting.precision, s.zero_stage[:, None], _late(setting, s)
     buckets = 1 + (setting.profile.gradient_buckets & (stage == 0) & (s.shards > 1)[:, None])
+    buckets = buckets + (setting.profile.flat_gradients & (stage == 1))
     block = np.array([kind.role == "block" for kind in setting.kinds])
     total = StateBytes(*(np.zeros_like(places[0].parameters) for _ in range(4)))
     extra = recipe.low_weight_bytes - recipe.element_bytes

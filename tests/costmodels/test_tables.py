@@ -237,6 +237,17 @@ def test_replicas_whose_gradients_lie_in_buckets_as_well_have_them_twice():
         assert np.array_equal(gradients(True, **columns), gradients(False, **columns))
 
 
+@pytest.mark.parametrize("dp", [1, 8])
+def test_gradients_that_are_flattened_before_owners_get_theirs_exist_twice_under_zero_1_alone(dp: int):
+    def gradients(flat: bool, stage: int):
+        columns = make_strategies(dp=dp, zero_stage=stage)
+        return build_tables(make_setting(flat_gradients=flat), columns).states.gradients
+
+    assert np.array_equal(gradients(True, 1), 2 * gradients(False, 1))
+    for stage in (0, 2, 3):
+        assert np.array_equal(gradients(True, stage), gradients(False, stage))
+
+
 def test_placeholders_are_one_block_of_gradients_beside_whatever_runs():
     plain, held = (build_tables(make_setting(placeholders=on), make_strategies(dp=8)) for on in (False, True))
     added = held.working_bytes - plain.working_bytes
