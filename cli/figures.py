@@ -3,20 +3,14 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from meshwright.hardware.units import bytes_to_gib, s_to_ms, us_to_s
+from meshwright.hardware.units import bytes_to_gib, s_to_text
 
 NONE = "–"
 
 
 def seconds(value: float | None) -> str:
     """Return a time with four or five digits and its unit."""
-    if value is None:
-        return NONE
-    if value >= 1:
-        return f"{value:,.3f} s" if value < 100 else f"{value:,.1f} s"
-    if value >= us_to_s(1e3):
-        return f"{s_to_ms(value):.2f} ms"
-    return f"{value / us_to_s(1):.1f} µs" if value else "0 s"
+    return NONE if value is None else s_to_text(value)
 
 
 def gib(value: float) -> str:

@@ -15,18 +15,18 @@ def run(*, as_json: bool) -> ExitCode:
     if as_json:
         write_json({name: _told(name) for name in TARGETS})
         return ExitCode.FOUND
-    table = grid("Target", "Framework", "Profile", "Verified", "What a plan loses there")
+    table = grid("Target", "Framework", "Profile", "Verified", whole=(0, 2, 3))
     for name, target in TARGETS.items():
-        loses = "; ".join(target.loses) or "nothing"
-        table.add_row(name, target.title, target.profile, EMITTERS[name].level, loses)
-    launchers = grid("Launcher", "Starts", "Verified")
+        table.add_row(name, target.title, target.profile, EMITTERS[name].level)
+    loses = [f"{name}: {'; '.join(target.loses) or 'nothing'}" for name, target in TARGETS.items()]
+    launchers = grid("Launcher", "Starts", "Verified", whole=(0, 2))
     for tool in LAUNCHERS.values():
         able = [name for name, e in EMITTERS.items() if tool.kind == "job" or tool.name in e.launchers]
         launchers.add_row(tool.name, ", ".join(able), tool.level)
     checked = [f"{name} ({e.level}): {e.checked}" for name, e in EMITTERS.items()]
     checked += [f"{name} ({tool.level}): {tool.checked}" for name, tool in LAUNCHERS.items()]
-    told = section("How it was verified", bullets(checked))
-    show(screen(), Group(table, *section("Launchers", launchers), *told))
+    parts = [table, *section("What a plan loses there", bullets(loses)), *section("Launchers", launchers)]
+    show(screen(), Group(*parts, *section("How it was verified", bullets(checked))))
     return ExitCode.FOUND
 
 

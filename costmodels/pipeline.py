@@ -45,12 +45,6 @@ class PipelineTimes:
     last_backward_start_s: FloatArray
     busy_s: FloatArray
 
-    @property
-    def makespan_s(self) -> FloatArray:
-        """``(...)``, when the last rank is done."""
-        latest: FloatArray = self.end_s.max(axis=-1)
-        return latest
-
 
 def _checked(field: str, value: ArrayLike) -> FloatArray:
     seconds = np.asarray(value, dtype=np.float64)

@@ -42,11 +42,6 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
     return overlaid(sourced_profiles())
 
 
-def profile_names() -> tuple[str, ...]:
-    """Return the names of all profiles."""
-    return tuple(_table())
-
-
 def profile_with(name: str, switches: Mapping[str, Any]) -> str:
     """Return the name of a profile whose switches differ from its own; :func:`find_profile` reads it."""
     base, own = profile_parts(name)

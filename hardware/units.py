@@ -93,3 +93,12 @@ def s_to_us(seconds: float) -> float:
 def ms_to_s(ms: float) -> float:
     """Return seconds for milliseconds."""
     return ms / 1e3
+
+
+def s_to_text(seconds: float) -> str:
+    """Return a time with four or five digits and its unit: ``2.506 s``, ``38.06 ms``, ``9.5 µs``."""
+    if seconds >= 1:
+        return f"{seconds:,.3f} s" if seconds < 100 else f"{seconds:,.1f} s"
+    if seconds >= us_to_s(1e3):
+        return f"{s_to_ms(seconds):.2f} ms"
+    return f"{s_to_us(seconds):.1f} µs" if seconds else "0 s"

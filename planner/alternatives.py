@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.costmodels.arrays import IntArray
+from meshwright.hardware.units import s_to_text
 from meshwright.planner.expand import expand
 from meshwright.planner.field import Field
 from meshwright.planner.heuristic import Found, even_plans
@@ -95,4 +96,4 @@ def why_slower(other: Estimate, best: Estimate) -> str:
     if grown[cause] <= 0:
         return "equally fast; ties are broken by recomputation, memory, evenness and tp"
     word = cause.replace("_", " ")
-    return f"{word}: {other.breakdown[cause]:.4g} s against {best.breakdown[cause]:.4g} s"
+    return f"{word}: {s_to_text(other.breakdown[cause])} against {s_to_text(best.breakdown[cause])}"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.hardware.units import bytes_to_gib
+from meshwright.hardware.units import bytes_to_gib, s_to_text
 from meshwright.planner.choice import Choice
 from meshwright.planner.field import Field, survey
 from meshwright.planner.problem import Problem
@@ -47,9 +47,8 @@ def _without(problem: Problem, what: str, best: Estimate) -> str:
 
 def _at_best(bound: float, best: Estimate) -> str:
     gain = 1 - bound / best.step_time_s
-    return (
-        f"; lifting that limit could save at most {100 * max(gain, 0):.1f} % (no step is below {bound:.4g} s)"
-    )
+    least = s_to_text(bound)
+    return f"; lifting that limit could save at most {100 * max(gain, 0):.1f} % (no step is below {least})"
 
 
 def unpinned(problem: Problem, name: str) -> Problem:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
-from meshwright.hardware.units import bytes_to_gib
+from meshwright.hardware.units import bytes_to_gib, s_to_text
 from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
 from meshwright.planner.heuristic import Found
@@ -48,6 +48,6 @@ def headroom_words(best: Estimate, lost: Estimate) -> str:
     mesh, peak = mesh_of(lost.plan).describe(0), bytes_to_gib(max(lost.peak_bytes))
     gain = 1 - lost.step_time_s / best.step_time_s
     return (
-        f"headroom: without it {mesh} would take {lost.step_time_s:.4g} s, {100 * gain:.1f} % less, and "
+        f"headroom: without it {mesh} would take {s_to_text(lost.step_time_s)}, {100 * gain:.1f} % less, and "
         f"{peak:.1f} of {bytes_to_gib(lost.capacity_bytes):.1f} GiB"
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from meshwright.hardware.units import bytes_to_gib
+from meshwright.hardware.units import bytes_to_gib, s_to_text
 
 if TYPE_CHECKING:
     from meshwright.planner.plan import Plan
@@ -22,7 +22,7 @@ def estimate_text(estimate: "Estimate") -> str:
     spent = (f"{_words(k)} {v / estimate.step_time_s:.1%}" for k, v in estimate.breakdown.items() if v > 0)
     return "\n".join(
         (
-            f"{estimate.step_time_s:.4g} s a step, {estimate.mfu:.1%} MFU, "
+            f"{s_to_text(estimate.step_time_s)} a step, {estimate.mfu:.1%} MFU, "
             f"{estimate.tokens_per_s:,.0f} tokens/s",
             *([] if estimate.uncertainty is None else [f"step time {estimate.uncertainty}"]),
             _mesh(estimate.plan),
@@ -94,11 +94,11 @@ def result_html(result: "Result") -> str:
 
 def _proof(result: "Result") -> str:
     """Return the status with what backs it."""
-    if result.objective_s is None or result.gap is None:
-        return f"{result.status} after {result.runtime_s:.3g} s"
+    if result.objective_s is None or result.lower_bound_s is None or result.gap is None:
+        return f"{result.status} after {s_to_text(result.runtime_s)}"
     return (
-        f"{result.status}: {result.objective_s:.4g} s a step, bound {result.lower_bound_s:.4g} s "
-        f"(gap {result.gap:.2%}), found in {result.runtime_s:.3g} s"
+        f"{result.status}: {s_to_text(result.objective_s)} a step, bound {s_to_text(result.lower_bound_s)} "
+        f"(gap {result.gap:.2%}), found in {s_to_text(result.runtime_s)}"
     )
 
 

@@ -186,11 +186,11 @@ def software(draw):
     """A profile with its switches and shares turned at random."""
     from dataclasses import replace
 
-    from meshwright.costmodels.profiles import find_profile, profile_names
+    from meshwright.costmodels.profiles import find_profile, sourced_profiles
 
     share = st.sampled_from((0.0, 0.3, 0.9, 1.0))
     return replace(
-        find_profile(draw(st.sampled_from(profile_names()))),
+        find_profile(draw(st.sampled_from(tuple(sourced_profiles())))),
         attention=draw(st.sampled_from(("cudnn", "flash-2", "megatron-softmax", "torch"))),
         norm=draw(st.sampled_from(("fused", "eager"))),
         recompute_exit=draw(st.booleans()),

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from meshwright.cli.tables import write_json
+from meshwright.planner.targets import TARGETS
+from tests.cli.shell import run
 
 
 def test_json_holds_no_number_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,3 +40,10 @@ def test_json_makes_foreign_kinds_plain(capsys: pytest.CaptureFixture[str]) -> N
         "set": [1, 2],
         "other": "x",
     }
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_word_of_the_targets_is_cut(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    printed = {word.strip(",;") for word in run("targets").stdout.split()}
+    assert printed >= {w.strip(",;") for t in TARGETS.values() for w in " ".join((t.title, *t.loses)).split()}

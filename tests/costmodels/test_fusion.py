@@ -11,7 +11,7 @@ from meshwright.costmodels.moe import ExpertActivation, ExpertGemm
 from meshwright.costmodels.operators import Operator, Pointwise
 from meshwright.costmodels.part import Part
 from meshwright.costmodels.product import Gemm
-from meshwright.costmodels.profiles import find_profile, profile_names
+from meshwright.costmodels.profiles import find_profile, sourced_profiles
 from meshwright.costmodels.work import IN_EPILOGUE, ONE_KERNEL, Shape
 
 ONE = Shape(1, 10, 1, 0)
@@ -131,7 +131,7 @@ def test_biases_of_the_second_product_alone_are_weighted_behind_it(number, topk,
         assert more - less == pytest.approx(chain.forward * 24 * 10 * topk)
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", sourced_profiles())
 def test_a_stack_with_eager_activations_clamps_apart(name):
     profile = find_profile(name)
     assert (profile.activation, profile.clamp) != ("eager", "fused")

@@ -19,7 +19,7 @@ def test_no_split_of_the_work_beats_the_closed_form(case):
     work = forward_s + backward_s + weight_s
     fraction = max((f / w for f, w in zip(forward_s, work, strict=True) if w), default=0.0)
     sizes = schedule.name, schedule.pp, schedule.vpp, schedule.num_microbatches
-    makespan_s = simulate(*case).makespan_s
+    makespan_s = simulate(*case).end_s.max(axis=-1)
     for weight in (weight_s.sum(), 2 * weight_s.sum(), np.inf):
         bound_s = uniform_bound(*sizes, work.sum(), fraction, transfer_s, weight)
         assert bound_s <= makespan_s * ROUNDING
@@ -33,7 +33,7 @@ def cheapest_makespan_s(schedule, fraction, rounds=60, candidates=200):
         work = best * np.exp(step * random.standard_normal((candidates, schedule.num_chunks)))
         work[0] = best
         work /= work.sum(axis=1, keepdims=True)
-        makespans_s = simulate(schedule, fraction * work, (1 - fraction) * work, 0).makespan_s
+        makespans_s = simulate(schedule, fraction * work, (1 - fraction) * work, 0).end_s.max(axis=-1)
         winner = makespans_s.argmin()
         step *= 0.9 if winner == 0 else 1
         best, makespan_s = work[winner], makespans_s[winner]
@@ -54,7 +54,7 @@ def test_a_search_for_the_cheapest_split_beats_the_textbook_but_not_the_closed_f
 def test_the_closed_form_is_exact_for_gpipe(pp, m, transfer_s):
     """No split beats equal stages under GPipe, and the bound says by how much they take longer than ideal."""
     bound_s = uniform_bound("gpipe", pp, 1, m, 3.0 * pp, 1.0, transfer_s)
-    assert bound_s == pytest.approx(simulate(build("gpipe", pp, 1, m), 1, 2, transfer_s).makespan_s)
+    assert bound_s == pytest.approx(simulate(build("gpipe", pp, 1, m), 1, 2, transfer_s).end_s.max(axis=-1))
 
 
 @pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved", 2), ("interleaved", 4)])
@@ -62,7 +62,7 @@ def test_the_closed_form_counts_part_of_the_bubble(name, vpp):
     pp, m = 8, 32
     ideal_s = m * 3.0
     bound_s = uniform_bound(name, pp, vpp, m, 3.0 * pp, 1 / 3)
-    simulated_s = simulate(build(name, pp, vpp, m), 1 / vpp, 2 / vpp, 0).makespan_s
+    simulated_s = simulate(build(name, pp, vpp, m), 1 / vpp, 2 / vpp, 0).end_s.max(axis=-1)
     assert bound_s - ideal_s >= 0.3 * (simulated_s - ideal_s) > 0
 
 
@@ -84,5 +84,5 @@ def test_the_closed_form_counts_part_of_a_zero_bubble_schedule():
     pp, m = 8, 32
     ideal_s = m * 3.0
     bound_s = uniform_bound("zb1p", pp, 1, m, 3.0 * pp, 1 / 3, weight_s=pp)
-    simulated_s = simulate(build("zb1p", pp, 1, m), 1, 1, 0, 1).makespan_s
+    simulated_s = simulate(build("zb1p", pp, 1, m), 1, 1, 0, 1).end_s.max(axis=-1)
     assert bound_s - ideal_s >= 0.25 * (simulated_s - ideal_s) > 0

@@ -7,7 +7,7 @@ import pytest
 from meshwright.costmodels import profiles
 from meshwright.costmodels.loss import LOSSES
 from meshwright.costmodels.profile import Profile
-from meshwright.costmodels.profiles import find_profile, profile_names, profile_with, sourced_profile
+from meshwright.costmodels.profiles import find_profile, profile_with, sourced_profile, sourced_profiles
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 
 
@@ -28,7 +28,7 @@ def complete(**changes):
     return {f.name: getattr(generic, f.name) for f in fields(Profile) if f.name != "name"} | changes
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", sourced_profiles())
 def test_every_profile_is_complete_and_plausible(name):
     profile = sourced_profile(name)
     assert find_profile(name).name == name

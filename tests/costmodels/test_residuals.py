@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels import residuals
-from meshwright.costmodels.profiles import profile_names
+from meshwright.costmodels.profiles import sourced_profiles
 from meshwright.costmodels.residuals import (
     LEAST,
     Spread,
@@ -97,7 +97,7 @@ def test_what_a_device_holds_comes_first_then_the_nearest_stack(table: Table) ->
         assert dict(found.group) == groups[first]["of"]
 
 
-@pytest.mark.parametrize("name", profile_names())
+@pytest.mark.parametrize("name", sourced_profiles())
 def test_ancestors_end_short_of_the_profile_that_all_share(name: str) -> None:
     own = ancestry(name)
     assert "generic" not in own

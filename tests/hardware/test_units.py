@@ -25,3 +25,11 @@ def test_round_trips(value):
         value, rel=1e-12
     )
     assert units.flops_per_s_to_tflops(units.tflops_to_flops_per_s(value)) == pytest.approx(value, rel=1e-12)
+
+
+@given(st.floats(1e-7, 1e5))
+def test_a_time_in_words_is_the_time_to_four_digits(seconds):
+    number, unit = units.s_to_text(seconds).replace(",", "").split()
+    read = float(number) * {"s": 1.0, "ms": 1e-3, "µs": 1e-6}[unit]
+    assert read == pytest.approx(seconds, rel=5e-4, abs=5.1e-8)
+    assert (unit == "s") == (seconds >= 1)

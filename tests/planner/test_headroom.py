@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.profiles import profile_names
+from meshwright.costmodels.profiles import sourced_profiles
 from meshwright.costmodels.residuals import Spread
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.planner import headroom
@@ -18,7 +18,7 @@ DEVICES = [load_accelerator(name) for name in ("h100-sxm", "a100-40gb-sxm", "rtx
 RISKS = st.floats(1e-4, MOST_RISK)
 
 
-@given(st.sampled_from(profile_names()), st.sampled_from(DEVICES), RISKS, RISKS)
+@given(st.sampled_from(tuple(sourced_profiles())), st.sampled_from(DEVICES), RISKS, RISKS)
 def test_less_risk_asks_for_no_less_room_within_the_limits(
     profile: str, device: object, one: float, other: float
 ) -> None:

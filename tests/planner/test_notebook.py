@@ -44,8 +44,8 @@ def read(fragment: str) -> list[str]:
 
 def test_result_text_has_the_proof_and_the_plan() -> None:
     lines = result_text(examples.result()).splitlines()
-    assert lines[0] == "OPTIMAL: 10 s a step, bound 9.999 s (gap 0.01%), found in 1.5 s"
-    assert lines[1] == "10 s a step, 41.0% MFU, 26,214 tokens/s"
+    assert lines[0] == "OPTIMAL: 10.000 s a step, bound 9.999 s (gap 0.01%), found in 1.500 s"
+    assert lines[1] == "10.000 s a step, 41.0% MFU, 26,214 tokens/s"
     assert lines[2] == "tp 2, pp 2, vpp 1, dp 4, micro-batch 2, ZeRO 1"
     assert lines[3] == "memory 60.00 of 76.00 GiB: fits"
     assert lines[4] == "time: forward 30.0%, backward 60.0%, bubble 9.0%, optimizer 1.0%"
@@ -66,7 +66,7 @@ def test_text_of_what_does_not_fit_says_so() -> None:
 
 def test_infeasible_says_why_and_what_to_try() -> None:
     assert result_text(examples.infeasible()).splitlines() == [
-        "INFEASIBLE after 0.5 s",
+        "INFEASIBLE after 500.00 ms",
         "needs 81.00 GiB on stage 0, usable are 76.00",
         "try: --precision pure-bf16",
         "try: 24 devices",
@@ -91,5 +91,5 @@ def test_html_escapes_foreign_names() -> None:
 
 
 def test_unknown_has_a_text_and_a_fragment() -> None:
-    assert result_text(examples.unknown()) == "UNKNOWN after 1 s"
-    assert result_html(examples.unknown()) == "<p>UNKNOWN after 1 s</p>"
+    assert result_text(examples.unknown()) == "UNKNOWN after 1.000 s"
+    assert result_html(examples.unknown()) == "<p>UNKNOWN after 1.000 s</p>"

@@ -14,7 +14,7 @@ from meshwright.costmodels.memory import activation_bytes, optimizer_traffic, st
 from meshwright.costmodels.operators import Pointwise
 from meshwright.costmodels.precision import OPTIMIZERS, PRECISIONS, find_optimizer, find_precision
 from meshwright.costmodels.product import Gemm
-from meshwright.costmodels.profiles import find_profile, profile_names
+from meshwright.costmodels.profiles import find_profile, sourced_profiles
 from meshwright.costmodels.recompute import MODES, input_bytes, saved_bytes
 from meshwright.costmodels.schedule import build
 from meshwright.costmodels.step import price
@@ -32,7 +32,7 @@ USUAL = Layer(SelfAttention(), Mlp())
 
 recipes = st.sampled_from(sorted(PRECISIONS)).map(find_precision)
 optimizers = st.sampled_from(sorted(OPTIMIZERS)).map(find_optimizer)
-stacks = st.sampled_from(profile_names()).map(find_profile)
+stacks = st.sampled_from(tuple(sourced_profiles())).map(find_profile)
 copying_stacks = stacks.filter(lambda stack: stack.working_copy)
 gradients = st.sampled_from((2.0, 4.0))
 many = st.integers(2, 4096)
