@@ -1,10 +1,12 @@
 """Rows of published runs are read whole, and what is wrong with one is told by name."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 
 from benchmarks.row_fields import CHOICES
@@ -100,3 +102,20 @@ def test_a_field_given_twice_is_refused(tmp_path: Path) -> None:
     path.write_text('{"id": "a", "tp": 2, "tp": 4}\n')
     with pytest.raises(RowError, match="line 1: field 'tp' is given twice"):
         read_rows(path)
+
+
+def test_step_times_of_the_small_models_are_sums_of_parts_measured_once() -> None:
+    """``data/README.md``: what is fixed, an update for each layer, a head and layers for each micro-batch."""
+    cells: dict[object, list[tuple[float, float, float]]] = defaultdict(list)
+    for r in ROWS.values():
+        if r.family != "vtrain" or r.pp != 1:
+            continue
+        assert r.layers and r.dp and r.micro_batch and r.global_batch and r.step_time_s
+        passes = r.global_batch / (r.dp * r.micro_batch)
+        cells[r.hidden, r.tp, r.dp, r.micro_batch].append((r.layers, passes, r.step_time_s))
+    assert max(map(len, cells.values())) == 12
+    for runs in cells.values():
+        layers, passes, seconds = np.array(runs).T
+        terms = np.stack([np.ones_like(seconds), layers, passes, passes * layers], axis=-1)
+        found = np.linalg.lstsq(terms / seconds[:, None], np.ones_like(seconds), rcond=None)[0]
+        assert terms @ found == pytest.approx(seconds, rel=1e-3)
