@@ -18,12 +18,13 @@ from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
 from meshwright.planner.heuristic import Found, even_plans, price_splits
 from meshwright.planner.meshes import mesh_of
+from meshwright.planner.model_rules import splits_sequence
 from meshwright.planner.modes import host_linked
 from meshwright.planner.pricing import price_plan
 from meshwright.planner.problem import Problem
 from meshwright.planner.result import Estimate, Infeasibility
 from meshwright.planner.rules import plain_value
-from meshwright.planner.space import degrees, enumerate_meshes
+from meshwright.planner.space import LEAST_CONTEXT_TOKENS, degrees, enumerate_meshes
 from meshwright.planner.spill import spilled
 
 LIGHTEST_TRIED = 6
@@ -64,7 +65,8 @@ def _no_mesh(problem: Problem, discarded: dict[str, int], expired: Callable[[], 
         message = f"no mesh satisfies every rule; forbidden by: {told}"
     else:
         rule, message = _no_degrees(problem)
-    return Infeasibility(rule, message, remedies=_lifting(problem, expired))
+    unknown = _untried(problem) if "offload to drives" in broken else ()
+    return Infeasibility(rule, message, remedies=_lifting(problem, expired), untried=unknown)
 
 
 def _no_degrees(problem: Problem) -> tuple[str, str]:
@@ -74,9 +76,20 @@ def _no_degrees(problem: Problem) -> tuple[str, str]:
     for name, wanted in job.choices.items():
         alone = replace(problem, job=replace(job, choices={name: wanted}))
         if name != "recompute" and not len(enumerate_meshes(alone)):
-            return f"pin {name}", f"the pin on {name} admits none of {_possible(free, name)}"
+            why = f"the pin on {name} admits none of {_possible(free, name)}"
+            return f"pin {name}", why + (_shortest_parts(problem) if name == "ulysses" else "")
     pins = f" and the pins on {', '.join(job.choices)} together" if job.choices else ""
     return "device count", f"no tp x cp x pp x dp of this model{pins} uses exactly {total} devices"
+
+
+def _shortest_parts(problem: Problem) -> str:
+    """Say that context ranks, whose heads ``ulysses`` exchanges, are more only where a job pins them."""
+    if "cp" in problem.job.choices or not (problem.target.context and splits_sequence(problem)):
+        return ""
+    least = f"{LEAST_CONTEXT_TOKENS:,} tokens"
+    return (
+        f"; it divides cp, and a cp with parts of fewer than {least} is searched only if pinned: pin cp too"
+    )
 
 
 def _possible(free: Problem, name: str) -> str:
@@ -253,7 +266,9 @@ def _drives(problem: Problem) -> Iterator[Remedy]:
 
 def _untried(problem: Problem) -> tuple[str, ...]:
     """Say what could not be tried for want of a number."""
-    if not _to_drives(problem) or problem.cluster.nvme_bytes_per_s is not None:
+    pinned = problem.job.choices.get("offload", Choice()).allowed or frozenset()
+    asked = any(what.endswith("nvme") for what in pinned)
+    if not (asked or _to_drives(problem)) or problem.cluster.nvme_bytes_per_s is not None:
         return ()
     node = problem.cluster.name.partition(":")[0]
     return (

@@ -146,3 +146,17 @@ def test_drives_that_are_not_known_are_asked_for() -> None:
     (text,) = why(small).untried
     assert text.startswith("drives unknown for dgx-h100: state nvme_gb_per_s and nvme_tb")
     assert why(small.choosing(offload=choice("none"))).untried == ()
+
+
+@pytest.mark.parametrize("what", ["optimizer-nvme", "parameters-nvme"])
+def test_a_pin_on_drives_that_nobody_described_names_the_two_keys(what: str) -> None:
+    (told,) = why(problem(pins={"offload": what})).untried
+    assert "nvme_gb_per_s and nvme_tb" in told
+    assert why(problem(pins={"offload": what}, target="megatron")).untried == ()
+
+
+def test_a_pin_on_heads_that_needs_shorter_parts_says_what_else_to_pin() -> None:
+    long = {"model": "llama-3.1-8b", "sequence_length": 8192}
+    assert "pin cp too" in why(problem(**long, pins={"ulysses": 4})).message
+    assert "pin cp too" not in why(problem(**long, pins={"ulysses": 4, "cp": 2})).message
+    assert solve_problem(problem(**long, pins={"ulysses": 4, "cp": 4}), alternatives=0).plan is not None
