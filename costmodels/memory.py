@@ -23,7 +23,9 @@ All this agrees with torch's own tracker of FSDP2 on transformers' modules withi
 (``tests/frameworks/test_memory_referee.py``).
 The items add up to what an allocator reserves; of what is allocated at its peak
 :func:`~meshwright.costmodels.step.awaited_gradients` says what is still to come.
-Left out: the allocator's rounding below the fragmentation share, and memory of the data loader.
+Fragmentation includes the room that collectives' tensors make useless while they wait for the device
+(:mod:`meshwright.costmodels.waiting`). Left out: the allocator's rounding below the fragmentation share, and
+memory of the data loader.
 """
 
 from collections.abc import Callable

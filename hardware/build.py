@@ -153,8 +153,21 @@ def _gib(gib: float | None) -> float | None:
 
 def _memory_bytes(data: AcceleratorData) -> float:
     """Return what processes may take together: the device's memory, less what its driver keeps."""
+    kept, whole = units.mib_to_bytes(data.driver_reserved_mib), _whole_bytes(data)
+    if kept >= whole:
+        raise CatalogueError(
+            data.name,
+            "driver_reserved_mib",
+            data.driver_reserved_mib,
+            f"less than its memory of {units.bytes_to_gib(whole):.4g} GiB",
+            "leave it out if unknown",
+        )
+    return whole - kept
+
+
+def _whole_bytes(data: AcceleratorData) -> float:
     if data.usable_memory_mib is not None:
-        return units.mib_to_bytes(data.usable_memory_mib - data.driver_reserved_mib)
+        return units.mib_to_bytes(data.usable_memory_mib)
     if data.memory_gib is not None:
         return units.gib_to_bytes(data.memory_gib)
     assert data.memory_gb is not None  # the schema has refused a file without any

@@ -116,7 +116,8 @@ class Accelerator:
     Attributes
     ----------
     memory_bytes
-        Usable memory, as the driver reports it; the nominal size where ``memory_is_nominal``.
+        Usable memory: what the driver reports, less what it keeps itself; the nominal size where
+        ``memory_is_nominal``.
     peak_flops_per_s
         Dense peak per dtype: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4`` where they exist.
     num_cores

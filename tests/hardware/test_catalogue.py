@@ -54,7 +54,7 @@ def test_own_accelerator_in_place_or_beside_the_file(write):
     beside = load_cluster(write(changed(accelerator="own.yaml")))
     inline = load_cluster(str(write(changed(accelerator=data))))
     assert beside.accelerator == inline.accelerator == load_accelerator(write(data, "own.yaml"))
-    assert inline.accelerator.memory_bytes == 24e9
+    assert inline.accelerator.memory_bytes == 24e9 - data["driver_reserved_mib"] * 2**20
 
 
 def test_json_is_yaml_too(write):
@@ -160,6 +160,16 @@ def test_a_mesh_link_or_memory_that_is_missing_is_named(write):
     with pytest.raises(CatalogueError, match="give memory_gib, memory_gb or usable_memory_mib"):
         load_accelerator(write(data))
     assert load_accelerator(write({**data, "memory_gib": 8})).memory_bytes == 8 * 2**30
+
+
+@pytest.mark.parametrize(("memory", "mib"), [("usable_memory_mib", 1), ("memory_gib", 1024)])
+def test_a_driver_keeps_less_than_there_is(write, memory, mib):
+    data = yaml.safe_load((DATA_DIR / "accelerators" / "a100-80gb-sxm.yaml").read_text())
+    del data["usable_memory_mib"], data["memory_gb"]
+    data[memory] = 80 * 1024 // mib
+    assert load_accelerator(write(data)).memory_bytes == (80 * 1024 - 870) * 2**20
+    with pytest.raises(CatalogueError, match=r"driver_reserved_mib is 90000.*less than its memory of 80 GiB"):
+        load_accelerator(write({**data, "driver_reserved_mib": 90000.0}))
 
 
 def test_listing_names_loads_neither_pydantic_nor_yaml():
