@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels import residuals
 from meshwright.costmodels.profiles import sourced_profiles
 from meshwright.costmodels.residuals import (
+    FAMILIES,
     LEAST,
     Spread,
     ancestry,
@@ -25,8 +26,11 @@ H100, B200 = load_accelerator("h100-sxm"), load_accelerator("b200-sxm")
 Table = Callable[..., None]
 
 
-def of(runs: int = LEAST, error: float = 0.1, **fields: str) -> dict[str, Any]:
-    return {"of": fields, "runs": runs, "errors": [0.0, error]}
+MANY = max(FAMILIES.values())
+
+
+def of(runs: int = LEAST, error: float = 0.1, families: int = MANY, **fields: str) -> dict[str, Any]:
+    return {"of": fields, "runs": runs, "families": families, "errors": [0.0, error]}
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[Table]:
 )
 def test_a_larger_share_of_the_runs_has_a_larger_error(errors: list[float], one: float, other: float) -> None:
     shares = tuple(i / (len(errors) - 1) for i in range(len(errors)))
-    spread = Spread({}, LEAST, shares, tuple(sorted(errors)))
+    spread = Spread({}, LEAST, MANY, shares, tuple(sorted(errors)))
     low, high = sorted((one, other))
     assert min(errors) <= spread.quantile(low) <= spread.quantile(high) <= max(errors)
 
@@ -64,11 +68,12 @@ def test_the_nearest_group_with_runs_enough_is_asked(table: Table) -> None:
         of(),
     ]
     for first in range(len(groups)):
-        few = [{**g, "runs": LEAST - 1} for g in groups[:first]]
-        table("step_time", *few, *groups[first:])
-        found = step_time_spread("megatron-bridge[norm=eager]", H100, "dense")
-        assert found is not None
-        assert dict(found.group) == groups[first]["of"]
+        for lacking in ({"runs": LEAST - 1}, {"families": FAMILIES["step_time"] - 1}):
+            few = [{**g, **lacking} for g in groups[:first]]
+            table("step_time", *few, *groups[first:])
+            found = step_time_spread("megatron-bridge[norm=eager]", H100, "dense")
+            assert found is not None
+            assert dict(found.group) == groups[first]["of"]
     table("step_time", of(LEAST - 1))
     assert step_time_spread("megatron-bridge", H100, "dense") is None
 

@@ -30,7 +30,7 @@ def test_less_risk_asks_for_no_less_room_within_the_limits(
 
 @given(st.floats(-0.2, 0.5), RISKS)
 def test_a_peak_that_errs_by_the_quantile_fits_exactly(error: float, risk: float) -> None:
-    spread = Spread({"counter": "reserved"}, 40, (0.0, 1.0), (error, error))
+    spread = Spread({"counter": "reserved"}, 40, 2, (0.0, 1.0), (error, error))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(headroom, "memory_spread", lambda profile: spread)
         found = measured_headroom(risk, "generic", DEVICES[0])
