@@ -118,8 +118,8 @@ class Profile:
         Whether products that add to the accumulated gradient still hand autograd a gradient of the weight's
         type, of which one stays for every shape in a block.
     bucket_bytes
-        Gradient bucket beside the gradients themselves; two are alive while reducing. Zero where buckets
-        are views of the gradient buffer.
+        Gradient bucket beside the gradients themselves; two are alive while one is reduced beside compute.
+        Zero where buckets are views of the gradient buffer.
     loss
         Cross-entropy implementation (see :mod:`meshwright.costmodels.loss`).
     loss_parallel

@@ -318,9 +318,14 @@ def _fullest(tables: Tables, rows: IntArray, present: BoolArray) -> tuple[FloatA
 
 
 def fixed_bytes(setting: Setting, s: Strategies) -> dict[str, FloatArray]:
-    """Return what a device holds whatever its layers are, each (B,)."""
+    """Return what a device holds whatever its layers are, each (B,).
+
+    Two buckets are alive where one is filled while another is reduced; a pipeline reduces behind its last
+    pass (DeepSpeed switches ``overlap_comm`` off under a ``PipelineModule``).
+    """
+    beside = (np.asarray(setting.profile.overlap_gradients) > 0) & (s.pp == 1)
     return {
-        "buckets": np.where(s.dp * s.cp > 1, 2.0 * setting.profile.bucket_bytes, 0.0),
+        "buckets": np.where(s.dp * s.cp > 1, (1.0 + beside) * setting.profile.bucket_bytes, 0.0),
         "communicators": np.where(s.devices > 1, float(setting.profile.communicator_bytes), 0.0),
         "context": np.full(len(s), setting.cluster.accelerator.achieved.context_bytes),
     }

@@ -94,6 +94,12 @@ def test_scripts_of_litgpt_that_compare_executors_pre_train_with_a_whole_loss() 
     assert profile(framework="LitGPT (Fabric)", tuning="full").loss == "sliced"
 
 
+def test_a_pipeline_of_deepspeed_calls_its_own_loss_on_logits_that_each_tensor_rank_has() -> None:
+    engine = profile(framework="Anything + DeepSpeed pipeline", torch_compile=None)
+    assert (engine.loss, engine.loss_parallel) == ("torch", False)
+    assert profile(framework="DeepSpeed", torch_compile=None).loss == find_profile("deepspeed").loss
+
+
 def test_torchtitan_compiles_the_loss_of_mixtures_alone() -> None:
     rows = {row.id: row for row in read_rows()}
     mixture, dense = rows["titanlog-069"], rows["titanlog-001"]

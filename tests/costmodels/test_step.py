@@ -93,6 +93,11 @@ def test_a_device_alone_has_no_buckets_and_no_communicators():
     bucket = 2 * setting.profile.bucket_bytes
     assert got["buckets"].tolist() == [0, bucket, 0]
     assert [v > 0 for v in got["communicators"]] == [False, True, True]
+    for own, count in ({"pp": 2}, 1), ({"pp": 1}, 2):
+        held = fixed_bytes(setting, make_strategies(dp=2, **own))["buckets"]
+        assert held.tolist() == [count * setting.profile.bucket_bytes]
+    alone = make_setting(profile="deepspeed", overlap_gradients=0.0)
+    assert fixed_bytes(alone, make_strategies(dp=2))["buckets"].tolist() == [setting.profile.bucket_bytes]
     assert np.all(got["context"] == setting.cluster.accelerator.achieved.context_bytes)
 
 
