@@ -26,10 +26,10 @@ from typing import Any, Final
 
 from benchmarks.accuracy_stats import kendall_tau, mean, regret
 from meshwright.cli.errors import reader_may_leave
-from meshwright.planner.calibrate.cases import from_lines
 from meshwright.planner.calibrate.fits import fitted
 from meshwright.planner.calibrate.machine import Machine
 from meshwright.planner.calibrate.machine_file import paths
+from meshwright.planner.calibrate.samples import from_lines
 from meshwright.planner.calibrate.session import write
 from meshwright.planner.estimate import estimate_problem
 from meshwright.planner.plan import Plan

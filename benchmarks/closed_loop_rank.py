@@ -22,10 +22,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import meshwright
 from meshwright.planner.calibrate.bench import Bench
 from meshwright.planner.calibrate.bench_groups import make_groups
-from meshwright.planner.calibrate.cases import CPU, GPU, Case, Sample, grid, to_lines
+from meshwright.planner.calibrate.cases import CPU, GPU, Case, Sample, grid
 from meshwright.planner.calibrate.collect import merged
 from meshwright.planner.calibrate.detect import machine
 from meshwright.planner.calibrate.machine import Machine
+from meshwright.planner.calibrate.samples import to_lines
 from meshwright.planner.runtime.applied import Applied
 
 CLIP = 1.0

@@ -1,19 +1,14 @@
 """What is measured: small pieces of training, as data, and the grids of them for a machine.
 
 A case says what runs and nothing about how; :mod:`meshwright.planner.calibrate.bench` runs it with PyTorch,
-:mod:`meshwright.planner.calibrate.fits` explains its time by the cost models. Samples (a case and its
-seconds) are written one a line as JSON, so that later runs can be merged with them.
+:mod:`meshwright.planner.calibrate.fits` explains its time by the cost models.
 """
 
-import json
-import reprlib
-from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
-from meshwright.hardware.errors import MeshwrightError
-from meshwright.hardware.files import unique_keys
 from meshwright.hardware.units import GIB, KIB, MIB
 
 ExchangeName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
@@ -26,11 +21,6 @@ HostName = Literal["operator", "launch", "forward", "backward", "step", "tensor_
 TENSOR_PASSES: Final[tuple[HostName, ...]] = ("tensor_forward", "tensor_backward")
 DTYPES: Final = ("fp32", "tf32", "bf16", "fp16")
 """What is measured on any machine; each has its bytes and its rate in the cost models."""
-MAX_SAMPLES: Final = 100_000
-SHORTEST_S: Final = 1e-9
-"""Of a case: a cycle or two of any processor's clock."""
-LONGEST_S: Final = 1e4
-"""Of a case: hours, where the largest take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,67 +218,3 @@ def _groups(scale: Scale, dtype: str, inside: int, across: int) -> tuple[list[Ca
     parts: tuple[Part, ...] = get_args(Part)
     besides: list[Case] = [Beside(p, dtype, 4 * scale.side, largest, inside, across) for p in parts]
     return exchanges, units, tokens, besides
-
-
-def to_lines(samples: Iterable[Sample]) -> str:
-    """Return samples as text, one JSON object a line."""
-    rows = ({"kind": type(s.case).__name__.lower(), **asdict(s.case), "seconds": s.seconds} for s in samples)
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def from_lines(text: str, where: str) -> list[Sample]:
-    """Return the samples in a text.
-
-    Raises
-    ------
-    MeshwrightError
-        Naming the line, the field and what is allowed.
-    """
-    lines = [line for line in text.splitlines() if line.strip()]
-    if len(lines) > MAX_SAMPLES:
-        raise MeshwrightError(f"{where}: {len(lines)} lines; at most {MAX_SAMPLES} samples are read")
-    return [_sample(line, f"{where}: line {number}") for number, line in enumerate(lines, start=1)]
-
-
-def _sample(line: str, where: str) -> Sample:
-    try:
-        row = json.loads(line, object_pairs_hook=unique_keys(f"{where}: field"))
-    except MeshwrightError:
-        raise
-    except (ValueError, RecursionError):
-        raise MeshwrightError(f"{where}: no JSON object") from None
-    if not isinstance(row, dict) or row.get("kind") not in tuple(KINDS):
-        raise MeshwrightError(f"{where}: a JSON object with kind is expected, one of {', '.join(KINDS)}")
-    kind, seconds = KINDS[row.pop("kind")], row.pop("seconds", None)
-    if not _number(seconds) or not SHORTEST_S <= seconds <= LONGEST_S:
-        raise MeshwrightError(
-            f"{where}: seconds is {reprlib.repr(seconds)}; a number from {SHORTEST_S:g} to {LONGEST_S:g} is "
-            "expected"
-        )
-    own = {f.name: f for f in fields(kind)}
-    unknown = sorted(set(row) - set(own))
-    missing = [name for name, f in own.items() if name not in row and f.default is MISSING]
-    if unknown or missing:
-        raise MeshwrightError(
-            f"{where}: {(unknown or missing)[0]!r}; the fields are {', '.join(own)}, seconds"
-        )
-    for name, value in row.items():
-        words = DTYPES if name == "dtype" else get_args(own[name].type)
-        _check(own[name].type, words, value, f"{where}: {name}")
-    return Sample(kind(**row), float(seconds))
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _check(wanted: Any, words: Sequence[str], value: Any, where: str) -> None:
-    """Raise MeshwrightError unless a field's value is of its type: a count, a switch, one of some words."""
-    if wanted is int:
-        fits, what = _number(value) and 1 <= value <= 10**12 and int(value) == value, "a count"
-    elif wanted is bool:
-        fits, what = isinstance(value, bool), "true or false"
-    else:
-        fits, what = isinstance(value, str) and value in words, f"one of {', '.join(words)}"
-    if not fits:
-        raise MeshwrightError(f"{where} is {reprlib.repr(value)}; {what} is expected")

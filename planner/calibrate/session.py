@@ -12,7 +12,7 @@ from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_text
 from meshwright.hardware.units import MIB
 from meshwright.hardware.yaml_core import to_yaml
-from meshwright.planner.calibrate.cases import CPU, GPU, Case, Sample, from_lines, grid, to_lines
+from meshwright.planner.calibrate.cases import CPU, GPU, Case, Sample, grid
 from meshwright.planner.calibrate.collect import Progress, collect, merged
 from meshwright.planner.calibrate.fits import Constants, fitted
 from meshwright.planner.calibrate.machine import Machine
@@ -24,6 +24,7 @@ from meshwright.planner.calibrate.machine_file import (
     paths,
 )
 from meshwright.planner.calibrate.profile_file import check_place, write_whole
+from meshwright.planner.calibrate.samples import from_lines, to_lines
 
 if TYPE_CHECKING:
     from meshwright.planner.calibrate.bench import Bench

@@ -22,8 +22,8 @@ from meshwright.planner.calibrate.cases import (  # noqa: E402
     Tokens,
     Unit,
     Update,
-    from_lines,
 )
+from meshwright.planner.calibrate.samples import from_lines  # noqa: E402
 from meshwright.planner.calibrate.session import calibrate  # noqa: E402
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -23,10 +23,10 @@ from meshwright.planner.calibrate.cases import (
     Tokens,
     Unit,
     Update,
-    from_lines,
     grid,
-    to_lines,
 )
+from meshwright.planner.calibrate.plausible import plausible_s
+from meshwright.planner.calibrate.samples import from_lines, to_lines
 
 COUNTS = st.integers(1, 10_000)
 CASES = st.one_of(
@@ -38,9 +38,32 @@ CASES = st.one_of(
 )
 
 
-@given(st.lists(st.builds(Sample, CASES, st.floats(1e-9, 1e3))))
+def between(case: Case) -> st.SearchStrategy[Sample]:
+    least, most = plausible_s(case)
+    return st.builds(Sample, st.just(case), st.floats(least, most))
+
+
+@given(st.lists(CASES.flatmap(between)))
 def test_samples_come_back_as_they_were_written(samples):
     assert from_lines(to_lines(samples), "file") == samples
+
+
+@given(CASES)
+def test_no_machine_is_faster_than_the_fastest_or_slower_than_the_slowest(case):
+    least, most = plausible_s(case)
+    assert 1e-9 <= least < most <= 1e4
+    for seconds in (0.5 * least, 2 * most, 9999.0 if isinstance(case, Host) else 1e5):
+        with pytest.raises(MeshwrightError, match="line 1: seconds is"):
+            from_lines(to_lines([Sample(case, seconds)]), "file")
+
+
+@pytest.mark.parametrize("scale", [CPU, GPU])
+def test_what_machines_take_for_the_grid_is_far_inside(scale):
+    """A second a case is slow for the smallest, and fast for the largest on a processor."""
+    for case in grid(scale, ("bf16",), 8, 4, graphs=True):
+        least, most = plausible_s(case)
+        assert least <= 1e-4
+        assert most >= 1.0
 
 
 @pytest.mark.parametrize("ranks", [(1, 1), (4, 1), (1, 2), (8, 4)])
@@ -87,6 +110,11 @@ def test_every_kind_of_case_can_be_written():
             "dtype is .fp99.; one of fp32",
         ),
         ({"kind": "host", "what": "all", "seconds": 1}, "what"),
+        ({"kind": "host", "what": "forward", "seconds": 9999}, "seconds is 9999; a number from 1e-09 to 30"),
+        (
+            {"kind": "exchange", "collective": "all_reduce", "tensor_bytes": 4, "inside": 10**9, "across": 1},
+            "inside is 1000000000; a whole number from 1 to 10,000",
+        ),
     ],
 )
 def test_a_wrong_line_is_told_by_number_and_field(row, told):

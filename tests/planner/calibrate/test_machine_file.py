@@ -8,10 +8,10 @@ import pytest
 from meshwright.costmodels.profiles import find_profile
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.errors import MeshwrightError
-from meshwright.planner.calibrate.cases import from_lines
 from meshwright.planner.calibrate.fits import fitted
 from meshwright.planner.calibrate.machine_file import paths
 from meshwright.planner.calibrate.profile_file import check_place, write_whole
+from meshwright.planner.calibrate.samples import from_lines
 from meshwright.planner.calibrate.session import write
 from meshwright.planner.estimate import estimate
 from tests.planner.calibrate.machines import GPU_MACHINE, LATENCY, MACHINE, PEAK, samples
