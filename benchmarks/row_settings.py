@@ -298,10 +298,15 @@ def _every(said: str) -> int | None:
 
 
 def recompute_modules_of(row: Row) -> tuple[str, ...]:
-    """Return the modules that selective recompute names; none where the mode's own choice runs again."""
+    """Return the modules that selective recompute names; none where the mode's own choice runs again.
+
+    Megatron-LM's descendants run the attention core alone again unless told (``recompute_modules``, since
+    ``--recompute-activations`` of 2022).
+    """
     if _by_operator(row):
         return ("by_operator",)
-    return tuple(name for name in row.stated("recompute_modules") or () if name in MODULES)
+    told = tuple(name for name in row.stated("recompute_modules") or () if name in MODULES)
+    return told or (("core_attn",) if megatron(row) and row.recompute == "selective" else ())
 
 
 def _by_operator(row: Row) -> bool:

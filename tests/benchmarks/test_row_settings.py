@@ -73,6 +73,21 @@ def test_modules_that_a_row_names_are_those_that_run_again() -> None:
 
 
 @pytest.mark.parametrize(
+    ("framework", "recompute", "modules"),
+    [
+        ("Megatron-LM", "selective", ("core_attn",)),
+        ("Megatron-LM", "full", ()),
+        ("HF Trainer", "selective", ()),
+    ],
+)
+def test_megatrons_own_selective_recomputation_is_of_the_attention_core(
+    framework: str, recompute: str, modules: tuple[str, ...]
+) -> None:
+    row = replace(PLAIN, framework=framework, recompute=recompute, extra=None)
+    assert express(row).plan.recompute_modules == modules
+
+
+@pytest.mark.parametrize(
     ("said", "stage", "replicas"),
     [
         ("zero-1", 1, 1),
