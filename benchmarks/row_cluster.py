@@ -182,16 +182,29 @@ def most_cubic(chips: int, limits: tuple[int, ...]) -> tuple[int, ...] | None:
     return min(found, key=lambda shape: (max(shape), sum(shape)), default=None)
 
 
+_RATES: Final = re.compile(
+    r"(?:(?P<ports>\d+)\s*x\s*)?(?:[EHNX]DR\s*)?(?P<rate>\d+(?:\.\d+)?)\s*"
+    r"(?:(?P<tera>T)b|Gb|Gigabit|G\s*(?=IB\b|InfiniBand|Ethernet)|(?P<bytes>GB/s)|(?=per GPU))"
+)
+_GENERATIONS: Final = re.compile(r"(?:(?P<ports>\d+)\s*x\s*)?(?P<name>[EHNX]DR)(?P<rate>\d*)")
+_PORT_GBIT: Final = {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
+"""Of four lanes of InfiniBand's generations."""
+_DEVICE: Final = re.compile(r"(per |/)(gpu|device|accelerator|card|chip|npu)", re.IGNORECASE)
+_BITS: Final = 8
+
+
 def network_bytes_per_s(note: str | None, per_node: int | None) -> float | None:
     """Return one device's share of the network between nodes as a note prints it, None without a figure.
 
-    Understood are ``8x 400 Gb/s ... per node``, ``1600 Gbps/node``, ``400 Gb/s ... per GPU`` and ``NDR400
-    per GPU``.
+    Understood are ``8x 400 Gb/s ... per node``, ``1600 Gbps/node``, ``3.2 Tb/s``, ``50 GB/s``, ``400 Gb/s ...
+    per GPU``, ``NDR400 per GPU`` and ``8x HDR``; a generation's name alone does not say how many ports.
     """
-    found = re.search(r"(?:(\d+)\s*x\s*)?(?:NDR\s*)?(\d+)\s*(?:Gb|per GPU)", note or "")
-    found = found or re.search(r"()NDR(\d+)", note or "")
-    if found is None or note is None:
+    said = note or ""
+    if found := _RATES.search(said):
+        each = float(found["rate"]) * (1000 if found["tera"] else _BITS if found["bytes"] else 1)
+    elif (found := _GENERATIONS.search(said)) and (found["ports"] or found["rate"]):
+        each = float(found["rate"] or _PORT_GBIT[found["name"]])
+    else:
         return None
-    total = int(found.group(1) or 1) * int(found.group(2))
-    share = 1 if "per gpu" in note.lower() else per_node or 8
-    return gbit_per_s_to_bytes_per_s(total / share)
+    share = 1 if _DEVICE.search(said) else per_node or USUAL_HOST
+    return gbit_per_s_to_bytes_per_s(int(found["ports"] or 1) * each / share)

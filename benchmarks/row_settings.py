@@ -39,9 +39,17 @@ _SPLIT_LATER: Final = 2024
 """From then on recipes split the sequence by default; before, it was a flag to be set."""
 
 
+_NAMED: Final = r"\b(nvfp4|mxfp8|fp8|float8|fp16|bf16|tf32|fp32)\b"
+"""Words of a precision in a model's or framework's name."""
+
+
 def precision_of(row: Row) -> tuple[str, tuple[str, ...]]:
     """Return the recipe's name, and what was assumed."""
-    if row.precision is None:
+    if row.precision is None and row.stated("precision_label") is None:
+        named = re.search(_NAMED, f"{row.model_name} {row.framework}".lower())
+        if named:
+            name, notes = precision_of(replace(row, precision=named.group()))
+            return name, (f"precision not stated: {name}, as names tell", *notes)
         name = "pure-bf16" if "litgpt" in row.framework.lower() else "bf16"
         name, lacking = _computable(row, name)
         return name, (f"precision not stated: {name}", *lacking)

@@ -124,13 +124,21 @@ def test_every_named_machine_gives_the_devices_that_a_row_uses() -> None:
         ("400 Gb/s RDMA per GPU", 8, 400),
         ("Eos DGX H100 SuperPOD, NDR400 per GPU", 8, 400),
         ("800 Gb/s RDMA per node", 4, 200),
+        ("EFA, 3.2 Tb/s per node", 8, 400),
+        ("25 GB/s per device", 8, 200),
+        ("8x NDR", 8, 400),
+        ("4x HDR200 InfiniBand", 8, 100),
+        ("10 Gbit/s Ethernet", 4, 2.5),
+        ("100GbE/GPU", 8, 100),
     ],
 )
 def test_a_printed_network_is_a_devices_share(note: str, per_node: int, gbit_per_s: float) -> None:
     assert network_bytes_per_s(note, per_node) == gbit_per_s_to_bytes_per_s(gbit_per_s)
 
 
-@pytest.mark.parametrize("note", [None, "DGX SuperPOD InfiniBand", "RoCE RDMA between up to 4 nodes"])
+@pytest.mark.parametrize(
+    "note", [None, "InfiniBand HDR", "DGX SuperPOD InfiniBand", "RoCE RDMA between up to 4 nodes"]
+)
 def test_a_network_without_a_figure_is_the_catalogues(note: str | None) -> None:
     assert network_bytes_per_s(note, 8) is None
 

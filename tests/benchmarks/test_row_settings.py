@@ -139,3 +139,10 @@ def test_a_recipe_is_one_that_the_accelerator_computes(
 def test_a_recipe_that_is_replaced_is_told() -> None:
     row = replace(PLAIN, accelerator="Tesla V100", precision="bf16", extra=None)
     assert any("fp16 is taken" in note for note in precision_of(row)[1])
+
+
+def test_a_precision_may_stand_in_a_name() -> None:
+    row = replace(PLAIN, precision=None, extra=None)
+    assert precision_of(row)[0] == "bf16"
+    assert precision_of(replace(row, model_name="Llama 3 8B (FP8)"))[0].startswith("fp8")
+    assert precision_of(replace(row, framework="TE fp16 stack"))[0] == "fp16"
