@@ -31,6 +31,8 @@ _KERNELS: Final = (
 FUSED_NORMS: Final = 2025
 """From then on PyTorch runs ``nn.RMSNorm`` as one kernel (release notes 2.8 and 2.9)."""
 
+NEMO_2: Final = (24, 9)
+"""Release of NeMo 2, whose recipes and libraries Megatron-Bridge's descend from."""
 BOARD: Final = 8
 """Devices of one board or host, the largest NVLink domain before racks."""
 HYBRID_LATER: Final = 2026
@@ -135,8 +137,14 @@ def _megatron(row: Row, framework: str) -> str:
     if "megatron-core" in framework and row.moe is None:
         return "nemo-2024"  # its releases overlap tensor-parallel traffic as NeMo does
     if "nemo" in framework:
-        return "nemo-2024" if year == LATEST else "megatron-bridge"
+        return "megatron-bridge" if year > LATEST or _release(framework) >= NEMO_2 else "nemo-2024"
     return "megatron-core-deepep" if flexible else "megatron-core"
+
+
+def _release(framework: str) -> tuple[int, int]:
+    """Return the year and month that a framework's name ends with (``NeMo 24.07``); zeros where none does."""
+    named = re.search(r"\bv?(\d\d)\.(\d\d)\b", framework)
+    return (int(named[1]), int(named[2])) if named else (0, 0)
 
 
 def drops_tokens(row: Row) -> bool:

@@ -137,3 +137,19 @@ def test_tensor_parallel_traffic_that_by_a_row_does_not_overlap_is_waited_for(
     got = profile(framework="Megatron-LM", year=2025, notes=notes)
     assert got.overlap_backward is hides
     assert got.overlap_tensor == 0
+
+
+@pytest.mark.parametrize(
+    ("framework", "year", "generation"),
+    [
+        ("NeMo 24.07", 2024, "nemo-2024"),
+        ("NeMo 24.09", 2024, "megatron-bridge"),
+        ("NeMo (release v24.11.1)", 2024, "megatron-bridge"),
+        ("NeMo", 2024, "nemo-2024"),
+        ("NeMo", 2025, "megatron-bridge"),
+    ],
+)
+def test_a_release_tells_a_generation_before_its_year_does(
+    framework: str, year: int, generation: str
+) -> None:
+    assert base_profile(replace(EAGER, framework=framework, year=year)) == generation
