@@ -39,17 +39,21 @@ def free_constants(runs: Runs, by_field: Slopes) -> tuple[Constant, ...]:
             continue
         if len(leaves) == 1 and place not in leaves and kind == "profiles":
             continue
-        if kind == "accelerators" and _only_one_of_its_kind(runs, place):
+        if kind == "accelerators" and _tells_its_architecture(runs, place):
             continue
         found += _own(runs, by_field, kind, place)
     return tuple(found)
 
 
-def _only_one_of_its_kind(runs: Runs, accelerator: str) -> bool:
-    """Return whether no other accelerator of its architecture has runs: the architecture tells the same."""
-    return any(
-        kind == "architectures" and leaves == {accelerator} for (kind, _), leaves in runs.places.items()
-    )
+def _tells_its_architecture(runs: Runs, accelerator: str) -> bool:
+    """Return whether too few runs are on other accelerators of its architecture to tell the two apart.
+
+    The constant is the architecture's then, and boards of its generation that nothing was fitted to inherit
+    it, rather than rates of benchmarks that the measured board does not sustain.
+    """
+    kinds = [r.problem.cluster.accelerator for r in runs.runs]
+    own = {a.architecture for a in kinds if a.name == accelerator} - {None, ""}
+    return bool(own) and sum(a.architecture in own and a.name != accelerator for a in kinds) < ROWS_EACH
 
 
 def _own(runs: Runs, by_field: Slopes, kind: str, place: str) -> list[Constant]:

@@ -1,5 +1,6 @@
 """What may be fitted, what is pruned, and how far a constant moves."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -81,6 +82,20 @@ def test_a_constant_on_its_bound_has_room_on_one_side_only() -> None:
     low, high = room(GEMM, at_top)
     assert high == pytest.approx(0.0, abs=1e-9)
     assert low < 0
+
+
+@pytest.mark.parametrize(("others", "kind"), [(ROWS_EACH - 1, "architectures"), (ROWS_EACH, "accelerators")])
+def test_an_accelerator_has_a_constant_of_its_own_beside_another_of_its_architecture(
+    others: int, kind: str
+) -> None:
+    timed = [r for r in read_rows(BUILT_IN) if r.trusted and r.step_time_s is not None]
+    row = next(r for r in timed if r.accelerator == "a100-sxm-80gb" and r.family == "llm-foundry")
+    boards = ["a100-sxm-80gb"] * 2 * ROWS_EACH + ["a100-sxm-40gb"] * others
+    runs = Runs(expressed([replace(row, id=str(n), accelerator=b) for n, b in enumerate(boards)]))
+    every = {key: np.ones(len(runs.runs)) for key in slopes(runs)}
+    places = {(c.kind, c.place) for c in free_constants(runs, every) if c.kind != "profiles"}
+    assert ("architectures", "ampere") in places
+    assert (("accelerators", "a100-80gb-sxm") in places) == (kind == "accelerators")
 
 
 def test_a_place_has_one_constant_for_each_ten_runs() -> None:
