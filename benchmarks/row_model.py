@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from benchmarks.row_preset import public_config, public_sizes
+from benchmarks.row_preset import mixes_without_attention, public_config, public_sizes
 from benchmarks.rows import Row
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.units import GIGA
@@ -242,10 +242,11 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
     style = style_of(row)
     printed = {name: getattr(row, name) for name in SIZES}
-    if style.model_type not in ("t5",) and not any(printed.values()) and not style.sizes:
-        public = public_config(row.model_name)
-        if public is not None and row.moe is None:
-            return public[0] | {"max_position_embeddings": row.seq_len or 2048}, public[1]
+    known = style.sizes and not mixes_without_attention(row.model_name)
+    public = None if row.moe is not None or known else public_config(row)
+    if public is not None and (not any(printed.values()) or _untold(row, public[0], style)):
+        positions = max(public[0].get("max_position_embeddings", 0), row.seq_len or 2048)
+        return public[0] | {"max_position_embeddings": positions}, public[1]
     sizes = {n: v if v is not None else style.sizes.get(n) for n, v in printed.items()}
     named, about = public_sizes(replace(row, **sizes))
     sizes |= named
@@ -300,6 +301,14 @@ def _usual_sizes(
         block = 4 * hidden**2 + (2 if ffn == 4 * hidden else 3) * hidden * ffn
         found["layers"] = max(round((row.params_b * GIGA - ends) / block), 1)
     return found, tuple(f"{n} is not stated: {v:,}, the usual" for n, v in found.items())
+
+
+def _untold(row: Row, public: Mapping[str, Any], style: Style) -> bool:
+    """Return whether sizes and a name's style do not tell a public model: other layers than Llama's under a
+    name without a style, or blocks without attention.
+    """
+    unnamed = style.model_type == "llama" and public["model_type"] != "llama"
+    return unnamed or mixes_without_attention(row.model_name)
 
 
 _LARGE: Final = 2048

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from benchmarks.rows import Row
-from meshwright.planner.importers import PRESETS, preset_names
+from meshwright.costmodels.attention import Attention
+from meshwright.planner.importers import PRESETS, load_model, preset_names
 
 _SPELT: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers"),
@@ -25,6 +26,8 @@ _SPELT: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Keys of configuration files, by the row's fields."""
 _FEWER: Final = "layers"
+_FREE: Final = (_FEWER, "vocab")
+"""Sizes in which a row's model may differ from the public one."""
 
 
 def public_sizes(row: Row) -> tuple[dict[str, int], tuple[str, ...]]:
@@ -35,7 +38,7 @@ def public_sizes(row: Row) -> tuple[dict[str, int], tuple[str, ...]]:
     """
     printed = {name: getattr(row, name) for name in _SPELT}
     name = named_preset(row.model_name)
-    apart = (_FEWER, "vocab") if row.moe is None else (_FEWER, "vocab", "ffn_hidden")
+    apart = _FREE if row.moe is None else (*_FREE, "ffn_hidden")
     if name is not None and _agrees(printed, sizes := _sizes(name), apart):
         cut = re.search(r"proxy|layers|cut to", row.model_name.lower())
         found = {n: v for n, v in sizes.items() if printed[n] is None and not (cut and n == _FEWER)}
@@ -46,13 +49,28 @@ def public_sizes(row: Row) -> tuple[dict[str, int], tuple[str, ...]]:
     return {}, ()
 
 
-def public_config(model_name: str) -> tuple[dict[str, Any], tuple[str, ...]] | None:
-    """Return the public configuration of a model of that name and a note that says so; None without any."""
-    name = named_preset(model_name)
-    if name is None:
+def public_config(row: Row) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """Return the public configuration of a row's model, its layers and words as printed, and a note of it.
+
+    None where the name holds no preset's, or another size is printed.
+    """
+    name = named_preset(row.model_name)
+    printed = {field: getattr(row, field) for field in _SPELT}
+    if name is None or not _agrees(printed, _sizes(name), _FREE):
         return None
     keys = {k: v for k, v in _config(name).items() if not k.startswith("_")}
-    return keys, (f"model sizes not stated: those of the public {name}",)
+    own = {key: printed[f] for f in _FREE for key in _SPELT[f] if key in keys and printed[f] is not None}
+    return keys | own, (f"model as the public {name}",)
+
+
+@lru_cache(maxsize=1024)
+def mixes_without_attention(model_name: str) -> bool:
+    """Return whether the public model of a name has blocks without attention: Mamba's and their kin."""
+    name = named_preset(model_name)
+    if name is None:
+        return False
+    kinds = (kind for kind in load_model(name).kinds if kind.role == "block")
+    return any(not any(isinstance(op, Attention) for op in kind.operators) for kind in kinds)
 
 
 def named_preset(model_name: str) -> str | None:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.measured_prices import express
 from benchmarks.row_model import graph_of
-from benchmarks.row_preset import named_preset, public_sizes
+from benchmarks.row_preset import _sizes, named_preset, public_sizes
 from benchmarks.rows import read_rows
 from meshwright.hardware.units import GIGA
 from meshwright.planner.importers import load_model, preset_names
@@ -58,7 +58,18 @@ def test_a_name_alone_is_a_model() -> None:
     row = replace(LLAMA, model_name="Mixtral 8x7B", moe=None, **dict.fromkeys((*SIZES, "head_dim")))
     got, notes = graph_of(row)
     assert got.parameters == load_model("mixtral-8x7b").parameters
-    assert "model sizes not stated: those of the public mixtral-8x7b" in notes
+    assert "model as the public mixtral-8x7b" in notes
+
+
+@pytest.mark.parametrize(
+    "name", ["mamba-2.8b", "opt-13b", "recurrentgemma-2b", "nemotron-h-8b", "bert-large"]
+)
+def test_a_public_model_of_another_kind_is_itself(name: str) -> None:
+    public = load_model(name)
+    row = replace(LLAMA, model_name=name.upper(), seq_len=512, **dict.fromkeys((*SIZES, "head_dim")))
+    hidden = replace(row, hidden=_sizes(name).get("hidden"), layers=_sizes(name).get("layers"))
+    for one in (row, hidden):
+        assert graph_of(replace(one, gated_mlp=None))[0].parameters == public.parameters
 
 
 def test_a_model_of_other_sizes_is_not_the_public_one() -> None:
