@@ -42,6 +42,7 @@ def test_the_error_before_and_after_is_shown_and_the_file_is_taken_by_path(log, 
 def test_json_tells_runs_and_constants(log):
     told = json.loads(run("learn", "--log", str(log), "--json").stdout)
     assert len(told["runs"]) == 2
+    assert told["outside"] == {}
     assert told["constants"]
     assert len(told["constants"]) > len(told["runs"])
     assert (
@@ -76,4 +77,3 @@ def test_a_constant_outside_its_range_is_marked_and_stays(log, tmp_path):
     assert read["outside"].keys() == {"forward_host_s"}
     assert 6e-5 < read["outside"]["forward_host_s"] <= 9e-5
     assert "(outside)" in run(*arguments).stdout
-    assert json.loads(run("learn", "--log", str(log), "--json").stdout)["outside"] == {}

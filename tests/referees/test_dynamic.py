@@ -42,9 +42,9 @@ def _solved(f: Field) -> State:
 
 FULL_SIZE = [
     ("llama-3.1-70b", "dgx-h100:4", 4, 8, None),
-    ("llama-3.1-70b", "dgx-h100:4", 4, 8, 60),
+    pytest.param("llama-3.1-70b", "dgx-h100:4", 4, 8, 60, marks=pytest.mark.slow),
     ("llama-3.1-70b", "dgx-h100:4", 4, 8, 52),
-    ("llama-3.1-405b", "dgx-h100:16", 8, 16, None),
+    pytest.param("llama-3.1-405b", "dgx-h100:16", 8, 16, None, marks=pytest.mark.slow),
     ("llama-3.1-405b", "dgx-h100:16", 8, 16, 76),
     pytest.param("gemma-2-9b", "dgx-h100:1", 2, 4, 60, marks=pytest.mark.slow),
 ]
