@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from benchmarks.row_cluster import USUAL_HOST, cluster_of
+from benchmarks.row_model import style_of
 from benchmarks.rows import Row
 from meshwright.costmodels.modules import MODULES
 from meshwright.costmodels.precision import find_precision
@@ -135,6 +136,10 @@ def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
     )
 
 
+_JOINED: Final = ("gpt2", "gpt_neox", "bloom", "falcon", "phi3", "qwen", "deepseek_v2", "deepseek_v3")
+"""Types in which one product makes queries, keys and values, or latents do."""
+
+
 def _adapted(row: Row) -> tuple[tuple[str, ...], str]:
     """Return the products with adapters, and the note that says so."""
     said = [(products, whose) for word, products, whose in _ADAPTED if word in row.framework.lower()]
@@ -143,7 +148,10 @@ def _adapted(row: Row) -> tuple[tuple[str, ...], str]:
         return (
             "all-linear",
         ), "adapted products not printed: all-linear, as LitGPT's recipe of this model has it"
-    if said and re.search(r"falcon|stablelm|phi-3", row.model_name.lower()):
+    joined = style_of(row).model_type in _JOINED or re.search(
+        r"falcon|stablelm|phi-3", row.model_name.lower()
+    )
+    if said and joined:
         targets = ("attention",)  # one product makes queries, keys and values
     return targets, f"adapted products not printed: {', '.join(targets)}, {whose}"
 

@@ -13,6 +13,7 @@ from benchmarks import row_settings as settings
 from benchmarks.row_cluster import slice_count
 from benchmarks.row_model import NotExpressibleError, experts_of
 from benchmarks.rows import Row
+from meshwright.costmodels.recompute import has_experts
 from meshwright.costmodels.schedule import legal
 from meshwright.planner.problem import Problem
 from meshwright.planner.strategy import even_split
@@ -126,6 +127,8 @@ def _expert_degree(row: Row, problem: Problem, ranks: int) -> tuple[int, tuple[s
     (Megatron-Core MoE documentation: expert parallelism inside NVLink domains first); elsewhere every rank
     has all of them unless told.
     """
+    if not any(map(has_experts, problem.model.kinds)):
+        return 1, (f"ep {row.ep} is printed, the model has no experts",) if (row.ep or 1) > 1 else ()
     if row.ep is not None or row.moe is None:
         return row.ep or 1, ()
     if not settings.megatron(row):
@@ -346,6 +349,8 @@ def write(row: Row, problem: Problem) -> Written:
     ahead = int(settings.megatron(row) and problem.job.mtp)
     listed = settings.pipeline_of_modules(row)
     sizes = listed_stages(blocks, chunks) if listed else _stages(blocks, chunks, ahead)
+    if min(sizes) < 0:
+        raise NotExpressibleError(f"{chunks} chunks for {blocks} layers: a stage has no layer")
     return Written(decisions, sizes, modes, assumptions)
 
 

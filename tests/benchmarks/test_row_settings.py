@@ -146,3 +146,9 @@ def test_a_precision_may_stand_in_a_name() -> None:
     assert precision_of(row)[0] == "bf16"
     assert precision_of(replace(row, model_name="Llama 3 8B (FP8)"))[0].startswith("fp8")
     assert precision_of(replace(row, framework="TE fp16 stack"))[0] == "fp16"
+
+
+@pytest.mark.parametrize("model", ["GPT-NeoX 20B", "Qwen-7B", "DeepSeek-V3", "Falcon-40B", "Llama 3 8B"])
+def test_adapters_stand_beside_products_that_the_model_has(model: str) -> None:
+    row = replace(ADAPTED, model_name=model, framework="LitGPT", gated_mlp=None)
+    assert tuning_of(row)[0].targets == (("q", "v") if "Llama" in model else ("attention",))

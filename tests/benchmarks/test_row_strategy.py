@@ -112,6 +112,12 @@ def test_a_degree_that_is_not_printed_is_what_the_others_leave(silent: str) -> N
         assert (whole.tp, whole.pp, whole.dp) == (derived.tp, derived.pp, derived.dp), row.id
 
 
+def test_a_model_without_experts_has_no_expert_degree() -> None:
+    run = express(replace(ADAPTED, num_gpus=8, dp=8, ep=8))
+    assert run.plan.ep == 1
+    assert "ep 8 is printed, the model has no experts" in run.assumptions
+
+
 def test_experts_that_nothing_is_said_of_share_a_node() -> None:
     plan = express(replace(SPLIT, ep=None, framework="Megatron-Core MoE")).plan
     assert plan.ep == min(8, SPLIT.gpus_per_node or 8)
