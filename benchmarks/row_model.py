@@ -232,6 +232,14 @@ def _expert_keys(row: Row, model_type: str) -> dict[str, Any]:
     return keys
 
 
+_WIDTHS: Final = ("intermediate_size", "moe_intermediate_size")
+
+
+def _of_two_thirds(width: int) -> int:
+    """Return the width of two branches with the parameters of one: three products for two, in tiles of 64."""
+    return max(round(width * 2 / 3 / 64), 1) * 64
+
+
 def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the configuration of a row's model, and what was assumed about it.
 
@@ -268,12 +276,16 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
     keys |= style.keys
     if row.moe is not None:
         keys |= _expert_keys(row, style.model_type)
+    single = row.moe is not None and row.gated_mlp is False and style.model_type == UNNAMED
+    if single:
+        keys |= {name: _of_two_thirds(keys[name]) for name in _WIDTHS if isinstance(keys.get(name), int)}
     assumed = tuple(
         f"{n} is not stated: {sizes[n]:,} as in {row.model_name}'s public configuration"
         for n in SIZES
         if printed[n] is None and n in style.sizes
     )
     assumed += about
+    assumed += ("experts of one branch: priced as two of two thirds of the width",) if single else ()
     if sizes["vocab"] == USUAL_VOCABULARY and row.vocab is None and not {"vocab"} & {*style.sizes, *named}:
         assumed += (f"vocabulary not stated: {USUAL_VOCABULARY:,}",)
     return keys, assumed
