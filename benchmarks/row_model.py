@@ -21,8 +21,16 @@ from meshwright.planner.importers.families import FAMILIES
 
 UNNAMED: Final = "unnamed-mixture"
 """A ``model_type`` that no family has: Llama's layers, with experts and latent attention as the file says."""
-USUAL_VOCABULARY: Final = 32_000
-"""Llama's; where nothing says how many words a model knows."""
+VOCABULARIES: Final = ((2023, 51_200), (2025, 32_000))
+"""Where nothing says how many words a model knows: before 2023 GPT-2's, padded; before 2025 Llama's."""
+LATEST_VOCABULARY: Final = 128_256
+"""Llama 3's; from then on those of public models lie between 100,000 and 260,000."""
+
+
+def usual_vocabulary(row: Row) -> int:
+    """Return the words of a usual model of a row's time; of one without a year Llama's."""
+    year = row.year or VOCABULARIES[-1][0] - 1
+    return next((words for before, words in VOCABULARIES if year < before), LATEST_VOCABULARY)
 
 
 class NotExpressibleError(MeshwrightError):
@@ -264,7 +272,7 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
         lacking = [n for n in ("layers", "hidden", "heads", "ffn_hidden", "vocab") if sizes[n] is None]
         if lacking not in ([], ["vocab"]):
             raise NotExpressibleError(f"model sizes not stated: {', '.join(lacking)}")
-        sizes["vocab"] = sizes["vocab"] or USUAL_VOCABULARY
+        sizes["vocab"] = sizes["vocab"] or usual_vocabulary(row)
     ffn = sizes["ffn_hidden"]
     sizes["ffn_hidden"] = None if ffn is None else ffn * style.gated_columns
     keys: dict[str, Any] = {SIZES[n]: v for n, v in sizes.items() if v is not None}
@@ -286,8 +294,8 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
     )
     assumed += about
     assumed += ("experts of one branch: priced as two of two thirds of the width",) if single else ()
-    if sizes["vocab"] == USUAL_VOCABULARY and row.vocab is None and not {"vocab"} & {*style.sizes, *named}:
-        assumed += (f"vocabulary not stated: {USUAL_VOCABULARY:,}",)
+    if row.vocab is None and sizes["vocab"] is not None and "vocab" not in {*style.sizes, *named}:
+        assumed += (f"vocabulary not stated: {sizes['vocab']:,}",)
     return keys, assumed
 
 
@@ -309,7 +317,7 @@ def _usual_sizes(
         found["ffn_hidden"] = 4 * hidden if plain else -(-8 * hidden // (3 * 256)) * 256
     if sizes["layers"] is None and row.params_b is not None and row.moe is None:
         ffn = sizes["ffn_hidden"] or found["ffn_hidden"]
-        ends = 2 * hidden * (sizes["vocab"] or USUAL_VOCABULARY)
+        ends = 2 * hidden * (sizes["vocab"] or usual_vocabulary(row))
         block = 4 * hidden**2 + (2 if ffn == 4 * hidden else 3) * hidden * ffn
         found["layers"] = max(round((row.params_b * GIGA - ends) / block), 1)
     return found, tuple(f"{n} is not stated: {v:,}, the usual" for n, v in found.items())

@@ -27,3 +27,11 @@ def test_experts_of_one_branch_have_two_products() -> None:
     experts = 24 * 64 * 2048 * 8192
     assert one == pytest.approx(2 * experts, rel=0.05)
     assert two == pytest.approx(3 * experts, rel=0.05)
+
+
+@pytest.mark.parametrize(("year", "words"), [(2021, 51_200), (2023, 32_000), (2026, 128_256), (None, 32_000)])
+def test_words_that_nothing_tells_are_those_of_models_of_the_time(year: int | None, words: int) -> None:
+    row = replace(PLAIN, model_name="Anything", params_b=None, vocab=None, year=year)
+    graph, assumed = graph_of(row)
+    assert graph.vocab_size == words
+    assert f"vocabulary not stated: {words:,}" in assumed
