@@ -199,8 +199,6 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["loss"] = "sliced" if row.tuning == "full" else "pieces"
     if row.moe is not None and "torchtitan" in row.framework.lower() and not settings.captures_graphs(row):
         found["loss"] = "compiled"  # its configurations of mixtures: compile components ["loss"]
-    if re.search("deepspeed.*pipeline", row.framework.lower()) and base == "deepspeed":
-        found["loss"] = "torch"  # PipelineModule's loss_fn sees logits: nothing shifts them and keeps both
     if settings.captures_graphs(row):
         found["loss"] = "traced"
     if "rowwise" in (row.precision or "").lower():

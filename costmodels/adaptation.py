@@ -15,9 +15,15 @@ from meshwright.costmodels.vocabulary import CrossEntropy, LossKernel
 
 
 def adapt(
-    kind: LayerKind, profile: Profile, loss: LossKernel, precision: Precision | None = None
+    kind: LayerKind,
+    profile: Profile,
+    loss: LossKernel,
+    precision: Precision | None = None,
+    pipelined: LossKernel | None = None,
 ) -> LayerKind:
     """Return the kind as a stack runs it: attention kernel, cross entropy, fusion, low-precision products.
+
+    ``pipelined`` is the cross entropy at the end of a pipeline where that is another than ``loss``.
 
     The products of blocks run in the recipe's 8- or 4-bit type; embedding, heads (those of layers that
     predict ahead as well) and router do not (Transformer Engine; arXiv 2412.19437, section 3.3.1).
@@ -35,7 +41,7 @@ def adapt(
             kernel = find_attention_kernel(profile.attention)
             return replace(op, flash=kernel.flash, core=kernel.name)
         if isinstance(op, CrossEntropy):
-            return replace(op, kernel=loss, parallel=profile.loss_parallel)
+            return replace(op, kernel=loss, parallel=profile.loss_parallel, pipelined=pipelined)
         if isinstance(op, ExpertGemm):
             return replace(
                 op,

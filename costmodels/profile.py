@@ -122,6 +122,8 @@ class Profile:
         Zero where buckets are views of the gradient buffer.
     loss
         Cross-entropy implementation (see :mod:`meshwright.costmodels.loss`).
+    pipeline_loss
+        The one at the end of a pipeline; empty where it is no other. It computes no head again.
     loss_parallel
         Whether a tensor-parallel group keeps the logits split over the vocabulary, or each rank gathers them.
     keeps_gathered
@@ -227,6 +229,7 @@ class Profile:
     placeholders: bool
     bucket_bytes: Num
     loss: str
+    pipeline_loss: str
     loss_parallel: bool
     keeps_gathered: bool
     projections_apart: bool

@@ -104,6 +104,8 @@ def _check(profile: Profile) -> None:
     """Raise UnknownNameError if a switch names what does not exist."""
     find_attention_kernel(profile.attention)
     find_loss(profile.loss)
+    if profile.pipeline_loss:
+        find_loss(profile.pipeline_loss)
     for group, how in profile.fusions.items():
         if how not in FUSIONS:
             raise UnknownNameError(group, how, list(FUSIONS))

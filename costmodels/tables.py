@@ -152,18 +152,21 @@ def shape_of(setting: Setting, s: Strategies, kind: LayerKind) -> Shape:
         cast_bytes=recipe.cast_bytes(recipe.cast_copies(setting.rates.architecture)),
         sent_bytes=sent,
         turned_bytes=turned,
+        pipelined=s.pp > 1,
     )
 
 
 def _distinct(setting: Setting, s: Strategies) -> tuple[IntArray, IntArray]:
     """Return the first row of each distinct set of decisions behind a layer's price, and the way back.
 
-    How a group lies counts only where the group has several members.
+    How a group lies counts only where the group has several members, and whether there is a pipeline only
+    where its cross entropy is another.
     """
     folded = s.ep * s.etp > 1
     columns = [s.tp, s.micro_batch_size, s.sequence_parallel, s.cp, s.ulysses, s.ring, s.ep, s.etp]
     columns += [np.where(s.cp > 1, s.context_stride, 0)]
     columns += [np.where(folded, s.inner, 0), np.where(folded, s.pp, 0)]
+    columns += [np.where(s.pp > 1, 1, 0)] if setting.profile.pipeline_loss else []
     columns += [] if setting.member is None else [setting.member]
     _, first, back = np.unique(np.stack(columns, axis=-1), axis=0, return_index=True, return_inverse=True)
     return first, back.reshape(-1)

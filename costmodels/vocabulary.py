@@ -1,7 +1,10 @@
 """What is as wide as the vocabulary: the embedding and the cross entropy over the logits."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
 
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.part import Part
@@ -107,13 +110,15 @@ class CrossEntropy(Weightless):
 
     Where it is ``parallel`` over the vocabulary, traffic over ``tp`` is maximum, sum and the target's logit,
     4 bytes a token each (Megatron-LM, ``vocab_parallel_cross_entropy``); else each rank gathers all logits
-    and computes the whole loss. ``kernel`` says what happens to the logits.
+    and computes the whole loss. ``kernel`` says what happens to the logits, ``pipelined`` what does so at the
+    end of a pipeline where that is another; it computes no head again.
     """
 
     name: str
     vocab: Part
     kernel: LossKernel
     parallel: bool = True
+    pipelined: LossKernel | None = None
     light: bool = False
     trained: ClassVar[bool] = True
 
@@ -129,12 +134,14 @@ class CrossEntropy(Weightless):
 
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the bytes that softmax and loss move."""
-        moved = self.kernel.forward_traffic + self.kernel.split_forward_traffic * self._split(shape)
+        moved = self._told(shape, lambda k: k.forward_traffic + k.split_forward_traffic * self._split(shape))
         return (Work("memory", 0.0, self.logits(shape) * moved, kernels=3),)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the bytes that the logits' gradient moves."""
-        moved = self.kernel.backward_traffic + self.kernel.split_backward_traffic * self._split(shape)
+        moved = self._told(
+            shape, lambda k: k.backward_traffic + k.split_backward_traffic * self._split(shape)
+        )
         return (Work("memory", 0.0, self.logits(shape) * moved, kernels=2),)
 
     def traffic(self, shape: Shape) -> tuple[tuple[Traffic, ...], tuple[Traffic, ...]]:
@@ -146,13 +153,24 @@ class CrossEntropy(Weightless):
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return what is kept of the logits."""
-        return self.logits(shape) * self.kernel.saved_bytes
+        return self.logits(shape) * self._told(shape, lambda k: k.saved_bytes)
 
     def transient_bytes(self, shape: Shape) -> Num:
         """Return the peak of what exists of the logits beyond what is saved."""
-        k = self.kernel
-        left = k.gathered_bytes * (shape.tp > 1) * (not self.parallel) + k.split_bytes * self._split(shape)
-        return self.logits(shape) * (k.transient_bytes * k.chunk_fraction - k.saved_bytes + left)
+        gathered, split = 1.0 * (shape.tp > 1) * (not self.parallel), self._split(shape)
+
+        def beyond(k: LossKernel) -> Num:
+            """Return the same of one logit."""
+            left = k.gathered_bytes * gathered + k.split_bytes * split
+            return k.transient_bytes * k.chunk_fraction - k.saved_bytes + left
+
+        return self.logits(shape) * self._told(shape, beyond)
+
+    def _told(self, shape: Shape, figure: Callable[[LossKernel], Num]) -> Num:
+        """Return a figure of the kernel in use: that of pipelines where it is another."""
+        if self.pipelined is None:
+            return figure(self.kernel)
+        return np.where(shape.pipelined, figure(self.pipelined), figure(self.kernel))
 
     def _split(self, shape: Shape) -> Num:
         """Return 1 where ranks hold parts of the logits, else 0."""

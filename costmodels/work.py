@@ -60,6 +60,8 @@ class Shape:
         Kernels that quantise one such tensor.
     sent_bytes, turned_bytes
         Bytes moved to quantise one element that a tensor group then gathers, and to lay it out again behind.
+    pipelined
+        Whether it runs in a pipeline of several stages.
     """
 
     sequences: Num
@@ -80,6 +82,7 @@ class Shape:
     cast_kernels: Num = 1
     sent_bytes: Num = 0.0
     turned_bytes: Num = 0.0
+    pipelined: Num = False
 
     @property
     def tokens(self) -> Num:

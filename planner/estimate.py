@@ -108,7 +108,7 @@ def _check_made_for(problem: Problem, plan: Plan) -> None:
         "model": problem.model.name,
         "cluster": problem.cluster.name,
         "profile": problem.profile.name,
-        "loss": loss_name(problem),
+        "loss": loss_name(problem, plan.pp),
         **{name: getattr(problem.job, name) for name in _OF_THE_JOB},
         **workload(problem),
     }

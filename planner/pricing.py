@@ -26,19 +26,20 @@ from meshwright.planner.tuned import trainable_parameters
 from meshwright.planner.uncertainty import uncertainty_of
 
 
-def loss_name(problem: Problem) -> str:
-    """Return the cross entropy in use: the job's, or the profile's own."""
-    return problem.profile.loss if problem.job.loss is None else problem.job.loss
+def loss_name(problem: Problem, pp: int = 1) -> str:
+    """Return the cross entropy in use at the end of ``pp`` stages: the job's, or the profile's own."""
+    if problem.job.loss is not None:
+        return problem.job.loss
+    return (problem.profile.pipeline_loss if pp > 1 else "") or problem.profile.loss
 
 
 def setting(problem: Problem) -> Setting:
     """Return what all plans of a problem share."""
-    kernel, model, job = find_loss(loss_name(problem)), problem.model, problem.job
+    kernel, pipelined = (find_loss(loss_name(problem, pp)) for pp in (1, 2))
+    model, job = problem.model, problem.job
+    stack = problem.profile, kernel, problem.precision, None if pipelined == kernel else pipelined
     return Setting(
-        kinds=tuple(
-            told(adapt(kind, problem.profile, kernel, problem.precision), job.recompute_modules)
-            for kind in model.kinds
-        ),
+        kinds=tuple(told(adapt(kind, *stack), job.recompute_modules) for kind in model.kinds),
         sequence_length=main_length(model, job),
         cluster=problem.cluster,
         rates=device_rates(problem.cluster.accelerator, problem.precision),

@@ -172,7 +172,7 @@ def plan_from(
         global_batch_size=job.global_batch_size,
         precision=job.precision,
         optimizer=job.optimizer,
-        loss=loss_name(problem),
+        loss=loss_name(problem, decisions["pp"]),
         headroom=problem.headroom.share,
         parameters=problem.base.parameters,
         hidden_size=problem.base.hidden_size,

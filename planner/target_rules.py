@@ -180,7 +180,7 @@ def _target_pipeline(problem: Problem) -> tuple[Rule, ...]:
     """Return the rules on what a target can train in a pipeline, over tensor or over context ranks."""
     t = problem.target
     hosts = [i for i, what in enumerate(OFFLOADS) if what in t.pipeline_offload]
-    unpiped = pipeline_refusals(t, problem.base, problem.job, loss_name(problem))
+    unpiped = pipeline_refusals(t, problem.base, problem.job, loss_name(problem, 2))
     unsplit = tensor_refusals(t, problem.base, problem.job, loss_name(problem))
     undealt = context_refusals(t, problem.base, problem.job, loss_name(problem))
     return (

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 
 from meshwright.costmodels.memory import ITEMS
 from meshwright.costmodels.tables import build_tables
+from meshwright.planner.batch import joined
 from meshwright.planner.graph import Stream
-from meshwright.planner.meshes import one_mesh
+from meshwright.planner.meshes import mesh_of, one_mesh
 from meshwright.planner.pricing import counts, loss_name, model_flops, peak_flops_per_s, price_plan, setting
 from meshwright.planner.problem import Problem
 from tests.planner.emit.cases import case
@@ -109,6 +110,27 @@ def test_the_loss_is_the_jobs_or_the_profiles() -> None:
     problem, _ = case()
     assert loss_name(problem) == problem.profile.loss
     assert loss_name(case(job={"loss": "fused"})[0]) == "fused"
+
+
+def test_a_pipeline_of_deepspeed_is_priced_with_the_loss_that_its_engine_calls() -> None:
+    """Whichever way it is asked for: chosen by the profile, told in the plan, or side by side with others."""
+    own = {"target": "deepspeed", "sequence_length": 1024}
+    places = {"sequence_parallel": False, "schedule": "1f1b", "placement": ("tp", "cp", "dp", "pp")}
+    (problem, piped), (_, flat) = (
+        case(tp=1, pp=pp, zero_stage=1, recompute="full", job=own, **places) for pp in (2, 1)
+    )
+    assert (piped.loss, flat.loss) == ("pipeline", "eager")
+    told = replace(problem, job=replace(problem.job, loss="pipeline"))
+    assert price_plan(told, piped) == price_plan(problem, piped)
+    other = replace(problem, job=replace(problem.job, loss="eager"))
+    slower = price_plan(other, replace(piped, loss="eager"))
+    assert slower.step_time_s > price_plan(problem, piped).step_time_s
+    mixed = joined([mesh_of(plan) for plan in (flat, piped)]).strategies()
+    together = build_tables(setting(problem), mixed)
+    for row, plan in enumerate((flat, piped)):
+        alone = build_tables(setting(problem), mesh_of(plan).strategies())
+        assert np.array_equal(together.backward_parts[row], alone.backward_parts[0])
+        assert np.array_equal(together.saved_bytes[row], alone.saved_bytes[0])
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,9 @@ def build(args, plan):
 
 
 def next_token_loss(logits, ids):
-    """Return the mean cross entropy of each token but the first."""
-    return functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+    """Return the mean cross entropy of each token but the first; labels move, so that logits need no copy."""
+    labels = functional.pad(ids[:, 1:], (0, 1), value=-100)  # what cross_entropy leaves out
+    return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
 
 def stored(folder, prefix):
