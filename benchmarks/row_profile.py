@@ -199,6 +199,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["loss"] = "sliced" if row.tuning == "full" else "pieces"
     if row.moe is not None and "torchtitan" in row.framework.lower() and not settings.captures_graphs(row):
         found["loss"] = "compiled"  # its configurations of mixtures: compile components ["loss"]
+    if (ending := find_profile(base).pipeline_loss) and "pipeline" in row.framework.lower():
+        found["loss"] = ending  # a pipeline engine of one stage calls its own as well
     if settings.captures_graphs(row):
         found["loss"] = "traced"
     if "rowwise" in (row.precision or "").lower():

@@ -11,9 +11,6 @@ Bytes per logit on one rank, by counting tensors of a bf16 model:
   (``torch.distributed.tensor.parallel.loss_parallel``) the softmax is written out: forward 6 + 4 (maximum) +
   8 (shifted) + 8 (exponent) + 4 (sum) + 8, backward 4 + 8 (exponent) + 12 (added) + 8 (scaled) + 6, where
   the log-softmax, the picked logit's gradient, the sum of both and the result exist at once: 16.
-- ``pipeline``: the same where an engine calls it on the last stage's output, which stays in its buffer until
-  that is filled again (DeepSpeed ``runtime/pipe/engine.py``, ``_exec_backward_pass`` returns before it clears
-  it; two buffers take turns, ``schedule.py``): bf16 logits of two micro-batches live on (8 saved, 16 in all).
 - ``traced``: the same as ``torch`` in a graph that holds the whole step, which writes nothing out.
 - ``eager`` (transformers before 4.45): the fp32 logits are an output that lives on, shifted by a copy, and
   the log-softmax of the copy is kept (8 saved); backward 16 at the peak. Forward moves 6 + 8 + 8, backward
@@ -54,7 +51,6 @@ CHUNKS: Final = 8
 LOSSES: Final = {
     "full": FULL_LOGITS,
     "torch": LossKernel(4, 12, 14, 22, split_bytes=4, split_forward_traffic=24, split_backward_traffic=16),
-    "pipeline": LossKernel(8, 16, 14, 22, split_bytes=4, split_forward_traffic=24, split_backward_traffic=16),
     "traced": LossKernel(4, 12, 14, 22),
     "eager": LossKernel(8, 16, 22, 30),
     "engine": LossKernel(10, 18, 22, 30, gathered_bytes=2),

@@ -13,7 +13,7 @@ from meshwright.planner.problem import Problem
 from meshwright.planner.target_job import plain_decoder
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "data" / "scripts"
-LOSSES: Final = frozenset({"full", "torch", "pipeline", "eager", "kernel", "fused"})
+LOSSES: Final = frozenset({"full", "torch", "eager", "kernel", "fused"})
 """Cross entropies that a model of transformers computes, the last with Liger's kernels."""
 ABOUT: Final = {
     "train.py": "a small training script that reads the other files; `--script` names your own instead",

@@ -96,7 +96,9 @@ def test_scripts_of_litgpt_that_compare_executors_pre_train_with_a_whole_loss() 
 
 def test_a_pipeline_of_deepspeed_calls_its_own_loss_on_logits_that_each_tensor_rank_has() -> None:
     engine = profile(framework="Anything + DeepSpeed pipeline", torch_compile=None)
-    assert (engine.name, engine.pipeline_loss, engine.loss_parallel) == ("deepspeed", "pipeline", False)
+    assert (engine.loss, engine.loss_parallel) == (find_profile("deepspeed").pipeline_loss, False)
+    plain = profile(framework="DeepSpeed", torch_compile=None)
+    assert (plain.loss, plain.pipeline_loss) == ("eager", engine.loss)
 
 
 def test_torchtitan_compiles_the_loss_of_mixtures_alone() -> None:

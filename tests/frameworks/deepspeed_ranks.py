@@ -122,6 +122,7 @@ def pipeline(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
         "layers": [start, stop],
         "stage_of": stage,
         "stages": engine.grid.get_pipe_parallel_world_size(),
+        "logits": sum(out.numel() for out in engine.pipe_buffers["outputs"] if engine.is_last_stage()),
     }
     return {**told(engine), **layers, "rows": rows, "runs": runs, "losses": losses}
 

@@ -121,6 +121,15 @@ def test_losses_are_those_of_one_process(request: pytest.FixtureRequest, group: 
         check_losses(own["losses"], tiny.reference())
 
 
+@pytest.mark.parametrize(("group", "name"), [(g, n) for g, n in RUNS if n.startswith("pipeline")])
+def test_the_engine_keeps_no_logits_of_a_pipeline(
+    request: pytest.FixtureRequest, group: str, name: str
+) -> None:
+    """As its loss is priced: the buffers that they came in are empty."""
+    plan, seen = request.getfixturevalue(group)[name]
+    assert [own["logits"] for own in seen] == [0] * plan.num_devices
+
+
 WRONG = {
     "zero-1": lambda p: replace(p, zero_stage=2),
     "zero-2": lambda p: replace(p, recompute=("none",) * 8),

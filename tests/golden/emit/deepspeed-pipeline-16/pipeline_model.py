@@ -99,7 +99,11 @@ def build(args, plan):
 def next_token_loss(logits, ids):
     """Return the mean cross entropy of each token but the first; labels move, so that logits need no copy."""
     labels = functional.pad(ids[:, 1:], (0, 1), value=-100)  # what cross_entropy leaves out
-    return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+    loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+    logits.data = logits.new_empty(
+        0
+    )  # the engine keeps its output, the backward pass needs the softmax alone
+    return loss
 
 
 def stored(folder, prefix):
