@@ -26,6 +26,7 @@ from meshwright.cli.figures import (
 from meshwright.cli.plan_page import mesh, plan_facts, stages
 from meshwright.cli.tables import bullets, facts, grid, plain, section
 from meshwright.hardware.spec import Cluster
+from meshwright.planner.lighter import Lighter
 from meshwright.planner.placements import PlacementPrice
 from meshwright.planner.result import Alternative, Estimate, Infeasibility, Result, SearchRecord
 from meshwright.planner.schedule_prices import SchedulePrice
@@ -70,8 +71,10 @@ def result_page(
     return Group(*chain.from_iterable(parts))
 
 
-def estimate_page(estimate: Estimate, cluster: Cluster, width: int) -> Group:
-    """Return everything that ``estimate`` has to say."""
+def estimate_page(
+    estimate: Estimate, cluster: Cluster, width: int, lighter: Sequence[Lighter] | None = None
+) -> Group:
+    """Return everything that ``estimate`` has to say; ``lighter`` are changed plans that fit, if tried."""
     fits = "fits" if estimate.fits else "does not fit"
     head = plain(fits.upper(), "bold green" if estimate.fits else "bold red") + plain(
         f"  {seconds(estimate.step_time_s)} a step, {_rates(estimate)}"
@@ -80,6 +83,7 @@ def estimate_page(estimate: Estimate, cluster: Cluster, width: int) -> Group:
         [head, *_spread(estimate)],
         _plan(estimate, cluster),
         *_figures(estimate, width),
+        [] if lighter is None else section("What would make it fit, all else equal", _lighter(lighter)),
         _notes(estimate.notes),
     ]
     return Group(*chain.from_iterable(parts))
@@ -318,6 +322,17 @@ def _schedules(found: Sequence[SchedulePrice], best_s: float | None) -> Table:
         longer = NONE if best_s is None else percent(one.step_time_s / best_s - 1)
         fits = "fits" if one.fits else "too much"
         table.add_row(one.schedule, seconds(one.step_time_s), longer, fits)
+    return table
+
+
+def _lighter(found: Sequence[Lighter]) -> RenderableType:
+    """Return what each change of a plan that does not fit costs, and what is then full."""
+    if not found:
+        return bullets(["no change of one or two decisions; meshwright solve searches all of them"])
+    table = grid("Change", "Step", "Peak GiB", right=(1, 2))
+    for one in found:
+        told = " and ".join(f"{name} {value}" for name, value in one.changes.items())
+        table.add_row(told, seconds(one.estimate.step_time_s), gib(max(one.estimate.peak_bytes)))
     return table
 
 

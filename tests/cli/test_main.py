@@ -155,7 +155,10 @@ def test_estimate_that_does_not_fit_says_so_in_its_exit_code() -> None:
     assert done.exit_code == 3
     assert done.stdout.startswith("DOES NOT FIT  ")
     assert "too much" in done.stdout
-    assert json.loads(run("estimate", *JOB, "--zero", "0", "--json").stdout)["fits"] is False
+    assert "zero_stage 3" in done.stdout.partition("What would make it fit")[2]
+    told = json.loads(run("estimate", *JOB, "--zero", "0", "--json").stdout)
+    assert told["fits"] is False
+    assert {"zero_stage": 3} in [one["changes"] for one in told["lighter"]]
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])

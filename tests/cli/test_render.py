@@ -13,6 +13,7 @@ from meshwright.cli import render
 from meshwright.cli.plan_page import layout, mesh
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.planner.headroom import Headroom
+from meshwright.planner.lighter import Lighter
 from meshwright.planner.result import Estimate, Result
 from meshwright.planner.schedule_prices import SchedulePrice
 from meshwright.planner.uncertainty import Uncertainty
@@ -189,6 +190,16 @@ def test_what_does_not_fit_says_where_and_by_how_much() -> None:
     assert "too much  stages 0–1 and 3, by 5.00 GiB at most" in text
     assert "too much  stage 0, by 5.00 GiB" in page(examples.estimate(2, activations_gib=(41.0, 2.0)))
     assert page(examples.estimate()).startswith("FITS  ")
+
+
+def test_what_would_make_a_plan_fit_is_a_table_or_said_to_be_nothing() -> None:
+    title, short = "What would make it fit, all else equal", examples.estimate(2, activations_gib=(41.0, 2.0))
+    found = [Lighter({"recompute": "full", "micro_batch_size": 1}, examples.estimate())]
+    assert "recompute full and micro_batch_size 1 10.000 s 60.00" in section(
+        page(short, lighter=found), title
+    )
+    assert section(page(short, lighter=[]), title).startswith("• no change of one or two decisions")
+    assert title not in page(short)
 
 
 def test_bill_shows_what_is_priced() -> None:
