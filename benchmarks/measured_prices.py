@@ -132,7 +132,7 @@ def as_run(row: Row) -> Row:
     A note may say that the run took one of the devices that its table names. A batch that holds fewer
     micro-batches than there are replicas ran on as many replicas as it holds.
     """
-    if "ran on 1 device" in row.notes:
+    if "ran on 1 device" in row.notes.lower():
         return replace(row, num_gpus=1, dp=1, sharding="ddp", sharding_as_printed=None, recompute="none")
     if row.micro_batch is None or row.global_batch is None or row.dp is None or row.num_gpus is None:
         return row

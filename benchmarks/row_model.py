@@ -377,8 +377,9 @@ def _untied(row: Row) -> bool:
 
 def predicts_ahead(row: Row) -> bool:
     """Return whether the run trains the multi-token-prediction layer of DeepSeek-V3 (its notes say so)."""
-    said = re.search(r"MTP layer (probably )?on", row.notes) or "w/ MTP" in row.model_name
-    return bool(said) and "w/o MTP" not in row.model_name
+    name = row.model_name.lower()
+    said = re.search(r"mtp layer (probably )?on", row.notes.lower()) or "w/ mtp" in name
+    return bool(said) and "w/o mtp" not in name
 
 
 def _off(row: Row, graph: ModelGraph) -> float:

@@ -52,7 +52,7 @@ CAPACITIES: Final = {"expert_padding": False, "dispatch_sync_s": 0.0}
 
 NOT_HIDDEN: Final = re.compile(r"\bno (comm )?overlap", re.IGNORECASE)
 """Words for gradients and parameters that travel while nothing computes."""
-TENSOR_APART: Final = re.compile(r"\bTP overlap\b[^.;]*\boff\b")
+TENSOR_APART: Final = re.compile(r"\bTP overlap\b[^.;]*\boff\b", re.IGNORECASE)
 """Words for tensor-parallel traffic that runs beside no product."""
 BATCHES_BESIDE: Final = {"overlap_experts": 0.7, "layer_host_s": 5e-3}
 """Where one micro-batch's exchange runs beside another's compute (``--overlap-moe-expert-parallel-comm``),
@@ -195,7 +195,11 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
     kernel = str(row.stated("kernel") or "")
     if kernel:
         found["norm"] = "fused" if "rms kernel" in kernel.lower() else "eager"
-    if base == "litgpt" and row.tuning is not None and not re.search(r"\+ *(thunder|eager)", row.framework):
+    if (
+        base == "litgpt"
+        and row.tuning is not None
+        and not re.search(r"\+ *(thunder|eager)", row.framework.lower())
+    ):
         found["loss"] = "sliced" if row.tuning == "full" else "pieces"
     if row.moe is not None and "torchtitan" in row.framework.lower() and not settings.captures_graphs(row):
         found["loss"] = "compiled"  # its configurations of mixtures: compile components ["loss"]

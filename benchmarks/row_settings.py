@@ -129,7 +129,7 @@ def tuning_of(row: Row) -> tuple[Tuning, tuple[str, ...]]:
     assumed += (f"dropout before adapters not printed: {dropout}",)
     words = (row.precision or "").lower()
     base = next((b for word, b in _STORED if word in words), "nf4" if kind == "qlora" else "model")
-    ends = "embedding and output layers trainable" in row.notes
+    ends = "embedding and output layers trainable" in row.notes.lower()
     return (
         Tuning(kind="lora", rank=rank, targets=targets, base=base, dropout=dropout, train_embeddings=ends),
         assumed,
@@ -291,7 +291,7 @@ def recompute_of(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...
     if part := re.search(r"(\d+) ?%", said):
         again = round(blocks * min(int(part.group(1)), 100) / 100)
         return ("full",) * again + ("none",) * (blocks - again), (f"{row.recompute}: of the first layers",)
-    if "partial" in row.notes and row.stated("recompute_num_layers"):
+    if "partial" in row.notes.lower() and row.stated("recompute_num_layers"):
         some = min(int(row.stated("recompute_num_layers")), blocks)
         return ("full",) * some + ("none",) * (blocks - some), ("partial recompute: the first layers",)
     if said.startswith("full") or "qkv projections" in said:
@@ -322,13 +322,14 @@ def recompute_modules_of(row: Row) -> tuple[str, ...]:
     if _by_operator(row):
         return ("by_operator",)
     told = tuple(name for name in row.stated("recompute_modules") or () if name in MODULES)
-    return told or (("core_attn",) if megatron(row) and row.recompute == "selective" else ())
+    plain = (row.recompute or "").strip().lower() == "selective"
+    return told or (("core_attn",) if megatron(row) and plain else ())
 
 
 def _by_operator(row: Row) -> bool:
     """Return whether torchtitan's policy tells operator by operator what is kept: its own default."""
     said = (row.recompute or "").lower()
-    if "torchtitan" not in row.framework or "qkv" in said or "graph default" in said:
+    if "torchtitan" not in row.framework.lower() or "qkv" in said or "graph default" in said:
         return False
     unsaid = not said and not captures_graphs(row)
     return unsaid or said.startswith(("selective-op", "selective ("))
@@ -342,10 +343,10 @@ _SELECTIVE_LATER: Final = 2023
 def _default_recompute(row: Row, blocks: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if captures_graphs(row):
         return ("none",) * blocks, ("recompute not stated: none, as graph passes have it unless told",)
-    if "torchtitan" in row.framework:
+    if "torchtitan" in row.framework.lower():
         modes, _ = recompute_of(replace(row, recompute="selective-op"), blocks)
         return modes, ("recompute not stated: by operators, as torchtitan's configurations have it",)
-    if "repo script enables it" in row.notes:
+    if "repo script enables it" in row.notes.lower():
         return ("full",) * blocks, ("recompute not printed: full, as its script has it",)
     full = ("full",) * blocks
     unfused = row.flash_attention is False or (row.year or _SELECTIVE_LATER) < _SELECTIVE_LATER

@@ -1,8 +1,9 @@
 """Settings in other people's words, put into the words that the readers of rows know.
 
 A setting's text that begins with a known word stays as it is: sources add remarks behind ("1f1b, non-uniform
-stages"). Of any other the first pattern found says which known word stands for it; the text stays behind that
-word, for remarks count. A text without any pattern is not understood, and the setting counts as not stated.
+stages"); one that does so but for capitals is put into small letters. Of any other the first pattern found
+says which known word stands for it; the text stays behind that word, for remarks count. A text without any
+pattern is not understood, and the setting counts as not stated.
 """
 
 import re
@@ -80,6 +81,6 @@ def spelt(name: str, said: str) -> str | None:
     """Return a setting's text begun with a known word; None where it is not understood."""
     text = said.strip().lower()
     if text.startswith(KNOWN[name]):
-        return said
+        return said if said.startswith(KNOWN[name]) else text
     word = next((word for pattern, word in _PATTERNS[name] if re.search(pattern, text)), None)
     return None if word is None else word if text in word else f"{word} ({said})"

@@ -73,7 +73,7 @@ class Written:
 def with_local_batch(row: Row) -> Row:
     """Return a row of torchtitan that states no batch at all with that of its model's configuration."""
     stated = (row.micro_batch, row.grad_accum, row.global_batch)
-    if "torchtitan" not in row.framework or stated != (None,) * 3:
+    if "torchtitan" not in row.framework.lower() or stated != (None,) * 3:
         return row
     own = (size for name, size in _LOCAL_BATCHES if name in row.model_name.lower())
     return replace(row, micro_batch=next(own, 1))
@@ -234,7 +234,7 @@ def micro_batches_of(
     if size is None:
         size = fitting if row.grad_accum is None else max(batch // (dp * row.grad_accum), 1)
         assumed += (f"micro-batch not stated: {size}",)
-    if pp > 1 and "torchtitan" in row.framework:
+    if pp > 1 and "torchtitan" in row.framework.lower():
         single = (row.year or SINGLE_LATER) >= SINGLE_LATER
         size = 1 if single else max(size // pp, 1)
         into = "single sequences" if single else f"as many as it has ranks, of {size} each"
@@ -256,7 +256,7 @@ def _interleaves(row: Row) -> bool:
 
 def _unstated_chunks(row: Row, pp: int, blocks: int) -> tuple[int, str]:
     """Return the chunks per rank that an interleaved pipeline has where none are printed, and why."""
-    if "torchtitan" in row.framework:
+    if "torchtitan" in row.framework.lower():
         return TITAN_CHUNKS, "torchtitan's default"
     return max((blocks + 2 * (blocks % pp > 0)) // pp, 1), "one layer a chunk"
 

@@ -1,5 +1,6 @@
 """Settings in other people's words are read as what they mean, or told as not understood."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.measured_prices import express
+from benchmarks.row_model import NotExpressibleError
 from benchmarks.row_spelling import KNOWN, spelt, understood
 from benchmarks.rows import read_rows
 from tests.benchmarks.cases import PLAIN
@@ -51,6 +53,34 @@ def test_whatever_is_written_is_read_or_not_understood(name: str, said: str) -> 
 def test_known_words_stay_as_they_are() -> None:
     for row in read_rows():
         assert understood(row) == (row, ())
+
+
+TEXTS = (
+    "framework",
+    "recompute",
+    "sharding",
+    "schedule",
+    "tuning",
+    "offload",
+    "precision",
+    "optimizer",
+    "notes",
+)
+
+
+@pytest.mark.parametrize("letters", [str.upper, str.lower])
+def test_capital_letters_change_no_run(letters: Callable[[str], str]) -> None:
+    """One row of every stack and its settings: sources spell ``TorchTitan``, ``LoRA``, ``Selective``."""
+    kinds = {(row.framework, row.recompute, row.tuning, row.moe is None): row for row in read_rows()}
+    for row in kinds.values():
+        said = {name: letters(text) for name in TEXTS if (text := getattr(row, name)) is not None}
+        try:
+            plain = express(row)
+        except NotExpressibleError:
+            continue
+        other = express(replace(row, **said))
+        assert other.plan == plain.plan, row.id
+        assert other.problem.job == plain.problem.job, row.id
 
 
 def test_layers_that_run_again_are_every_nth() -> None:
