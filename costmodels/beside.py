@@ -5,7 +5,8 @@ parallelism), and its weight's gradient while its input's is reduced or scattere
 ``LinearWithGradAccumulationAndAsyncCommunication``, Transformer Engine, flash-attn ``FusedDenseFunc``). A
 frozen weight has no gradient to compute, so nothing hides there.
 
-Left out: schedules that put weight gradients off (zero bubble), whose reductions run beside nothing.
+Left out: schedules that put weight gradients off (zero bubble), whose reductions run beside nothing; and that
+of several reductions behind one boundary (projections of their own) each has its own product's window alone.
 """
 
 from collections.abc import Mapping

@@ -61,6 +61,14 @@ def test_parts_of_what_a_group_holds_alike_are_sent_once_and_gathered(tp, split,
         assert np.array_equal(whole.transfer_s, parts.transfer_s)
 
 
+@given(st.sampled_from([1, 2, 4, 8]), st.booleans(), st.sampled_from(TRANSFERS_BESIDE))
+def test_a_device_that_holds_all_layers_hands_nothing_on(tp, parts, beside):
+    """Neither to another stage nor, to gather it, to its tensor group."""
+    setting = make_setting(transfers_split=parts, overlap_transfers=beside, overlap_cost=0.5)
+    tables = build_tables(setting, make_strategies(tp=tp, dp=8 // tp, num_microbatches=4))
+    assert tables.transfer_s.tolist() == tables.pass_s.tolist() == [0.0]
+
+
 def test_an_unknown_word_for_overlapping_transfers_is_refused():
     with pytest.raises(UnknownNameError, match="overlap_transfers"):
         find_profile("generic[overlap_transfers=sometimes]")
