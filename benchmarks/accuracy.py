@@ -28,6 +28,7 @@ from benchmarks.row_reading import read_all
 from benchmarks.rows import Row
 from meshwright.cli.errors import reader_may_leave
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.calibrate.profile_file import check_place, write_whole
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -70,6 +71,8 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         print(validated_text(known))
         return known
     rows, begin = chosen(options), time.perf_counter()
+    for place in filter(None, (options.json, options.rows, options.cache)):
+        check_place(place)
     if options.leave_one_out:
         priced = price_left_out(rows, options.cache)
         found = left_out_figures(priced)
@@ -87,7 +90,7 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(path: Path, records: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(r, allow_nan=False)}\n" for r in records), encoding="utf-8")
+    write_whole({path: "".join(f"{json.dumps(r, allow_nan=False)}\n" for r in records)})
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -99,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"benchmarks.accuracy: {error}", file=sys.stderr)
         raise SystemExit(2) from error
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_whole({options.json: json.dumps(found, indent=1, allow_nan=False) + "\n"})
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def read_cache(path: Path, state: str, rows: Iterable[Row]) -> dict[str, list[Pr
     if not path.exists():
         return {}
     by_id, done = {row.id: row for row in rows}, {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").split("\n"):
         try:
             kept = json.loads(line)
         except ValueError:

@@ -10,6 +10,7 @@ enough of them (:mod:`benchmarks.fit_choice`); all others keep what they inherit
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -28,6 +29,8 @@ from benchmarks.fit_solve import ITERATIONS, Fit, fitted, votes_error
 from benchmarks.measured_prices import Priced
 from benchmarks.rows import BUILT_IN, Row, read_rows
 from meshwright.cli.errors import reader_may_leave
+from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.calibrate.profile_file import write_whole
 
 SAMPLE: Final = 120
 """Runs whose residuals are written down one by one."""
@@ -120,17 +123,21 @@ def _say(text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit, print, and store if asked to."""
     options = _options(arguments)
-    rows = read_rows(options.rows)
+    try:
+        rows = read_rows(options.rows)
+    except MeshwrightError as error:
+        print(f"benchmarks.calibrate: {error}", file=sys.stderr)
+        raise SystemExit(2) from error
     time, memory = (_fitted(rows, what, options) for what in (STEP_TIME, PEAK))
     print(report(time), report(memory), sep="\n\n")
     if options.write:
-        CALIBRATION.write_text(file_text(time, memory), encoding="utf-8")
+        write_whole({CALIBRATION: file_text(time, memory)})
     if options.write or options.leave_one_out:
         priced = left_out_of(time, rows)
         print(left_out_text(left_out_figures(priced)))
     if options.write:
         as_they_are = price_under(rows, {**time.shifts, **memory.shifts})
-        RESIDUALS.write_text(residual_text(priced, as_they_are), encoding="utf-8")
+        write_whole({RESIDUALS: residual_text(priced, as_they_are)})
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from benchmarks.rows import features
 from meshwright.cli.errors import reader_may_leave
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.units import bytes_to_gib
+from meshwright.planner.calibrate.profile_file import check_place, write_whole
 
 FEATURES = ("dense", "moe", "cp", "fp8", "tuning")
 
@@ -131,6 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         rows = read_all(options.files)
+        if options.rows is not None:
+            check_place(options.rows)
     except MeshwrightError as error:
         parser.exit(2, f"{error}\n")
     rows = tuple(r for r in rows if options.only is None or options.only in features(r))
@@ -142,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"\n{len(rows)} rows in {spent:.1f} s")
     if options.rows is not None:
         lines = (json.dumps(record(p)) for p in priced)
-        options.rows.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_whole({options.rows: "".join(f"{line}\n" for line in lines)})
 
 
 if __name__ == "__main__":

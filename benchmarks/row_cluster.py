@@ -13,7 +13,7 @@ from typing import Final
 from benchmarks.row_machine import EXTRA_ACCELERATORS, Machine, find_machine
 from benchmarks.row_model import NotExpressibleError
 from benchmarks.rows import Row
-from meshwright.hardware.catalogue import load_accelerator, load_cluster
+from meshwright.hardware.catalogue import MAX_COUNT, load_accelerator, load_cluster
 from meshwright.hardware.spec import Accelerator, Cluster, Tier
 from meshwright.hardware.units import gbit_per_s_to_bytes_per_s
 
@@ -60,12 +60,16 @@ def _machine(row: Row) -> Machine:
 
 
 def _devices(row: Row) -> tuple[int, tuple[str, ...]]:
-    if row.num_gpus is not None:
-        return row.num_gpus, ()
-    if row.dp is None:
-        raise NotExpressibleError("number of devices not stated")
-    devices = row.dp * (row.tp or 1) * (row.pp or 1) * (row.cp or 1)
-    return devices, (f"devices not stated: {devices}, the product of the degrees",)
+    assumed: tuple[str, ...] = ()
+    devices = row.num_gpus
+    if devices is None:
+        if row.dp is None:
+            raise NotExpressibleError("number of devices not stated")
+        devices = row.dp * (row.tp or 1) * (row.pp or 1) * (row.cp or 1)
+        assumed = (f"devices not stated: {devices}, the product of the degrees",)
+    if devices > MAX_COUNT:
+        raise NotExpressibleError(f"{devices} devices; allowed: at most {MAX_COUNT}")
+    return devices, assumed
 
 
 @lru_cache(maxsize=1024)
@@ -133,8 +137,8 @@ def _cut(tiers: tuple[Tier, ...], devices: int) -> tuple[Tier, ...]:
 
 
 def _stated_slices(row: Row) -> int | None:
-    said = re.search(r"slices joined by DCN: (\d+)", row.notes) or re.search(
-        r"DP (\d+) pods", row.sharding or ""
+    said = re.search(r"slices joined by DCN: ([1-9]\d*)", row.notes) or re.search(
+        r"DP ([1-9]\d*) pods", row.sharding or ""
     )
     return int(said.group(1)) if said else None
 
@@ -159,6 +163,8 @@ def _fewest_slices(pod: str, devices: int) -> int:
 def _slices(pod: str, devices: int, slices: int) -> Cluster:
     """Return slices of a torus pod, each as cubic as fits, joined by the data-centre network."""
     full = load_cluster(pod)
+    if not 1 <= slices <= devices:
+        raise NotExpressibleError(f"{slices} slices of {pod} for {devices} chips; allowed: 1 to {devices}")
     chips = devices // slices
     shape = most_cubic(chips, tuple(sorted(tier.fan_out for tier in full.tiers)))
     if shape is None:
@@ -207,4 +213,5 @@ def network_bytes_per_s(note: str | None, per_node: int | None) -> float | None:
     else:
         return None
     share = 1 if _DEVICE.search(said) else per_node or USUAL_HOST
-    return gbit_per_s_to_bytes_per_s(int(found["ports"] or 1) * each / share)
+    together = int(found["ports"] or 1) * each / share
+    return gbit_per_s_to_bytes_per_s(together) if together else None

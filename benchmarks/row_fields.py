@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 LARGEST: Final = 10**12
-"""Above any size or count of a run; larger is a slip of the pen."""
+"""Above any size or count of a run, and one over it below any; what lies beyond is a slip of the pen."""
 
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"outcome": ("ok", "oom"), "trust": ("A", "B", "C")}
 """Texts that stand alone."""
@@ -63,7 +63,7 @@ def problem_of(row_type: type, values: Mapping[str, Any]) -> str | None:
         problem = _wrong_type(name, value, kinds, optional) or _wrong_choice(name, value)
         if problem:
             return problem
-    return _wrong_stated(values.get("extra") or {})
+    return _wrong_stated(values.get("extra") or {}) or _too_large(values.get("moe") or {})
 
 
 @lru_cache(maxsize=8)
@@ -93,13 +93,19 @@ def _is(value: object, kind: Any) -> bool:
         return False
     if isinstance(value, list):
         return all(isinstance(item, str) for item in value)
-    return not isinstance(value, int | float) or isinstance(value, bool) or 0 < value < LARGEST
+    return not isinstance(value, int | float) or isinstance(value, bool) or 1 / LARGEST < value < LARGEST
 
 
 def _wrong_choice(name: str, value: object) -> str | None:
     if name in CHOICES and value not in CHOICES[name]:
         return f"{name} is {reprlib.repr(value)}; allowed: {', '.join(CHOICES[name])}"
     return None
+
+
+def _too_large(moe: Mapping[str, Any]) -> str | None:
+    """Return which size of a mixture is above any; the importers say what else is wrong with one."""
+    large = (name for name, v in moe.items() if isinstance(v, int | float) and not v < LARGEST)
+    return next((f"moe: {n} is {reprlib.repr(moe[n])}; allowed: below {LARGEST:,}" for n in large), None)
 
 
 def _wrong_stated(extra: Mapping[str, Any]) -> str | None:

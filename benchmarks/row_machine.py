@@ -133,7 +133,7 @@ def _line(accelerator: str) -> list[str]:
 
 def _of_memory(accelerator: str, name: str) -> str:
     """Return the part of the same line whose memory is nearest what a name states (``V100-PCIe-16GB``)."""
-    said = re.search(r"(\d+) ?gi?b\b", name.lower())
+    said = re.search(r"([1-9]\d*) ?gi?b\b", name.lower())
     if said is None or accelerator.endswith(".yaml"):
         return accelerator
     line = _line(accelerator)

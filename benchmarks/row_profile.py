@@ -192,9 +192,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found |= {"overlap_tensor": ASYNC_TENSOR} if re.search("async.?tp", row.notes.lower()) else {}
         if base == "fsdp2-eager" and (row.year or LATEST) >= FUSED_NORMS:
             found["norm"] = "fused"
-    kernel = str(row.stated("kernel") or "")
-    if kernel:
-        found["norm"] = "fused" if "rms kernel" in kernel.lower() else "eager"
+    if _kernel(row) is not None:
+        found["norm"] = "fused" if "rms kernel" in str(row.stated("kernel")).lower() else "eager"
     if (
         base == "litgpt"
         and row.tuning is not None
@@ -242,10 +241,16 @@ def _compiled(row: Row) -> bool | None:
     return row.torch_compile
 
 
+def _kernel(row: Row) -> str | None:
+    """Return the attention kernel that a row states; None if it states none, or one that nobody knows."""
+    said = str(row.stated("kernel") or "")
+    return next((name for word, name in _KERNELS if word in said), None)
+
+
 def _attention(row: Row, base: str) -> dict[str, Any]:
-    kernel = row.stated("kernel")
+    kernel = _kernel(row)
     if kernel is not None:
-        return {"attention": next(name for word, name in _KERNELS if word in str(kernel))}
+        return {"attention": kernel}
     own = find_profile(base)
     if row.flash_attention is None or row.flash_attention == own.flash_attention:
         return {}

@@ -36,7 +36,10 @@ class MisreadRow(Row):
 
 
 _FIELDS: Final = tuple(f.name for f in fields(Row))
-_NUMBER: Final = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
+_NUMBER: Final = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?")
+_WHOLE: Final = re.compile(r"\s*[0-9]{1,18}\s*")
+_ENDLESS: Final = re.compile(r"\d{31,}")
+"""Numbers inside texts that count nothing in so many digits; of thousands of digits Python makes none."""
 _TRUTH: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SHAPE: Final = ("moe",)
 """Fields without which a row would be priced as another model."""
@@ -56,7 +59,7 @@ def read_all(files: Sequence[Path]) -> tuple[Row, ...]:
     found = [
         row_of_line(line, f"{file.name}:{n}")
         for file in files
-        for n, line in enumerate(text_of(file).splitlines(), start=1)
+        for n, line in enumerate(text_of(file).split("\n"), start=1)
         if line.strip()
     ]
     return tuple(found)
@@ -109,6 +112,8 @@ _HINTS: Final = {name: {*get_args(hint), hint} for name, hint in get_type_hints(
 def _plain(name: str, value: Any) -> Any:
     """Return a value as its field has it, where it is the same in other clothes."""
     kinds = _HINTS[name]
+    if isinstance(value, str) and name != "id":
+        value = _ENDLESS.sub("", value)
     if isinstance(value, float) and isnan(value):  # how some writers say null
         return None
     if isinstance(value, str) and str not in kinds:
@@ -126,5 +131,12 @@ def _plain(name: str, value: Any) -> Any:
     if name == "outcome" and isinstance(value, str):
         return "oom" if re.search("oom|memory", value.lower()) else value.strip().lower()
     if isinstance(value, Mapping):
-        return {k: int(v) if isinstance(v, str) and v.strip().isdigit() else v for k, v in value.items()}
+        return {k: _entry(v) for k, v in value.items()}
     return value
+
+
+def _entry(value: Any) -> Any:
+    """Return what stands in an object's field: a count in quotes is the count, no number says null."""
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        return int(value)
+    return None if isinstance(value, float) and isnan(value) else value

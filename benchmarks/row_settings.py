@@ -220,7 +220,8 @@ def sharding_of(row: Row, dp: int, slices: int = 1) -> tuple[int, int, tuple[str
         inner = dp // slices
     if "over dcn" in said:
         inner = dp // slices
-    replicas = max(dp // inner, 1) if dp % max(inner, 1) == 0 else 1
+    inner = max(inner, 1)
+    replicas = max(dp // inner, 1) if dp % inner == 0 else 1
     return _stage(said), replicas, ()
 
 

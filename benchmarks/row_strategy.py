@@ -15,6 +15,8 @@ from benchmarks.row_model import NotExpressibleError, experts_of
 from benchmarks.rows import Row
 from meshwright.costmodels.recompute import has_experts
 from meshwright.costmodels.schedule import legal
+from meshwright.planner.degree_group import divisors
+from meshwright.planner.model_rules import MOST_MICROBATCHES
 from meshwright.planner.problem import Problem
 from meshwright.planner.strategy import even_split
 
@@ -100,6 +102,8 @@ def degrees_of(row: Row, problem: Problem) -> tuple[dict[str, int], tuple[str, .
         If the printed degrees cannot be laid on the devices.
     """
     devices, cp = problem.cluster.num_devices, row.cp or 1
+    if cp > devices:
+        raise NotExpressibleError(f"cp {cp} does not divide {devices} devices")
     assumed: tuple[str, ...] = ()
     tp, pp = row.tp, row.pp
     if tp is None or pp is None:
@@ -135,7 +139,7 @@ def _expert_degree(row: Row, problem: Problem, ranks: int) -> tuple[int, tuple[s
         return 1, ("expert degree not stated: 1",)
     experts = experts_of(row).get("experts") or 1
     node = problem.cluster.tiers[0].fan_out
-    ep = max(d for d in _divisors(ranks) if d <= node and experts % d == 0)
+    ep = max(d for d in divisors(ranks) if d <= node and experts % d == 0)
     return ep, (f"expert degree not stated: {ep}, the ranks of a node",)
 
 
@@ -167,7 +171,7 @@ def _split(row: Row, problem: Problem) -> tuple[int, int]:
         if not settings.megatron(row):
             return row.tp or 1, row.pp or 1
         fewest = devices / (row.global_batch or devices)  # every replica has a sequence
-        able = (n for n in _divisors(devices) if n >= fewest and _fits(row, problem, n, devices // n))
+        able = (n for n in divisors(devices) if n >= fewest and _fits(row, problem, n, devices // n))
         together = next((n for n in able if n % stated == 0), stated)
     left = together // stated
     if row.tp is not None:
@@ -175,7 +179,7 @@ def _split(row: Row, problem: Problem) -> tuple[int, int]:
     if row.pp is not None:
         return left, row.pp
     node = min(problem.cluster.tiers[0].fan_out, 8)
-    tp = max(d for d in _divisors(together) if d <= node)
+    tp = max(d for d in divisors(together) if d <= node)
     return tp, together // tp
 
 
@@ -214,12 +218,8 @@ def _fitting(row: Row, problem: Problem, degrees: Mapping[str, int], batch: int,
     """Return the sequences of a pass that fill a device: one in a pipeline, whose bubble more would widen."""
     tp, dp = degrees["tp"], degrees["dp"]
     own = -(-batch // dp)
-    sizes = (n for n in _divisors(own) if _fits(row, problem, tp, dp, n, stage))
+    sizes = (n for n in divisors(own) if _fits(row, problem, tp, dp, n, stage))
     return max(sizes, default=1) if degrees["pp"] == 1 else 1
-
-
-def _divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]
 
 
 def micro_batches_of(
@@ -305,8 +305,7 @@ def schedule_of(row: Row, pp: int, blocks: int, count: int) -> tuple[str, int, t
     if vpp == 1:
         ahead = "aa-scaling" in row.framework.lower()
         return ("1f1b_ahead", 1, (*assumed, AHEAD)) if ahead else ("1f1b", 1, assumed)
-    while pp * vpp > blocks + 2:
-        vpp -= 1
+    vpp = min(vpp, (blocks + 2) // pp)
     why = legal("interleaved", pp, vpp, count)
     if why is not None:
         return "1f1b", 1, (*assumed, f"interleaving cannot run ({why}): 1f1b")
@@ -326,6 +325,8 @@ def write(row: Row, problem: Problem) -> Written:
     stage, replicas, sharded = _sharding(row, problem, degrees)
     fitting = _fitting(row, problem, degrees, batch, stage)
     size, count, told = micro_batches_of(row, batch, degrees["dp"], degrees["pp"], fitting)
+    if count > MOST_MICROBATCHES:
+        raise NotExpressibleError(f"{count} micro-batches; at most {MOST_MICROBATCHES} are simulated")
     blocks = len(problem.model.block_layers)
     schedule, vpp, said = schedule_of(row, degrees["pp"], blocks, count)
     modes, again = settings.recompute_of(row, blocks)

@@ -15,8 +15,11 @@ from typing import Any, Final
 from benchmarks.row_fields import problem_of
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import unique_keys
+from meshwright.hardware.units import MIB
 
 BUILT_IN: Final = Path(__file__).parent / "data" / "train.jsonl.xz"
+MAX_BYTES: Final = 256 * MIB
+"""Of a file's text; a small compressed one may hold any amount."""
 TRUSTED: Final = ("A", "B")
 COUNTERS: Final = ("nvidia-smi", "allocated", "active", "reserved")
 """What may have counted a peak of memory: all of the device, or what PyTorch's allocator tells."""
@@ -142,7 +145,7 @@ def read_rows(path: Path = BUILT_IN) -> tuple[Row, ...]:
     RowError
         If the file cannot be read, a line is no JSON object, a row is wrong or an id stands twice.
     """
-    lines = enumerate(text_of(path).splitlines(), start=1)
+    lines = enumerate(text_of(path).split("\n"), start=1)
     rows = tuple(_parse(line, f"{path}, line {n}") for n, line in lines if line.strip())
     _refuse_twins(rows, path)
     return rows
@@ -151,9 +154,12 @@ def read_rows(path: Path = BUILT_IN) -> tuple[Row, ...]:
 def text_of(path: Path) -> str:
     """Return the text of a file of rows, decompressed if its name ends in ``.xz``; raises RowError."""
     try:
-        data = path.read_bytes()
-        return (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8-sig")
-    except (OSError, lzma.LZMAError, UnicodeDecodeError) as error:
+        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise RowError(f"{path}: over {MAX_BYTES} bytes of text; split it into smaller files")
+        return data.decode("utf-8-sig")
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
         raise RowError(f"{path}: cannot be read ({error}); a .jsonl or .jsonl.xz file is expected") from error
 
 

@@ -57,7 +57,9 @@ def loader_class() -> "type[yaml.SafeLoader]":
         def whole(self, node: Any) -> int:
             """Return a whole number; only a base that is written out is not ten."""
             text = self.construct_scalar(node)
-            return int(text, 0 if text[:2] in ("0o", "0x") else 10)
+            number = int(text, 0 if text[:2] in ("0o", "0x") else 10)
+            str(number)  # Python refuses to print thousands of digits, in an error's sentence too
+            return number
 
         def real(self, node: Any) -> float:
             """Return a number, infinite and none included."""

@@ -84,7 +84,7 @@ def read_observations(path: Path, given: Given, form: str | None) -> list[Observ
 def _of_lines(text: str, path: Path, given: Given) -> list[Observation]:
     """Return a JSONL file's runs, lines of one plan as one."""
     found: dict[str, list[Observation]] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             one = _of_line(line, f"{path}: line {number}", path.parent, given)
             key = f"{one.plan.to_json()} {one.problem.cluster.name}"

@@ -43,19 +43,24 @@ def _quoted(text: str) -> str:
 
 
 def write_whole(texts: Mapping[Path, str]) -> None:
-    """Write files whole, all of them or none.
+    """Write files whole, all of them or none; links and devices such as ``/dev/stdout`` stay what they are.
 
     What this leaves out: a machine that dies between two renames leaves some of them.
     """
-    beside = {path: path.with_name(path.name + ".part") for path in texts}
+    beside = {path: path.with_name(path.name + ".part") for path in texts if not _stays(path)}
     try:
         for path, text in texts.items():
-            beside[path].write_text(text, encoding="utf-8")
+            beside.get(path, path).write_text(text, encoding="utf-8")
         for path, part in beside.items():
             part.replace(path)
     finally:
         for part in beside.values():
             part.unlink(missing_ok=True)
+
+
+def _stays(path: Path) -> bool:
+    """Return whether a path is written to where it leads: another file in its place would not be it."""
+    return path.is_symlink() or (path.exists() and not path.is_file())
 
 
 def check_place(path: Path) -> None:
@@ -71,6 +76,8 @@ def check_place(path: Path) -> None:
             raise MeshwrightError(f"output: {str(path)!r} is a folder; give a file's name")
         if not path.parent.is_dir():
             raise MeshwrightError(f"output: {str(path.parent)!r} is no folder; make it, or name another")
+        if _stays(path):
+            return
         path.with_name(path.name + ".part").touch()
         path.with_name(path.name + ".part").unlink(missing_ok=True)
     except OSError as error:

@@ -40,7 +40,7 @@ def from_lines(text: str, where: str) -> list[Sample]:
     MeshwrightError
         Naming the line, the field and what is allowed.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip()]
     if len(lines) > MAX_SAMPLES:
         raise MeshwrightError(f"{where}: {len(lines)} lines; at most {MAX_SAMPLES} samples are read")
     return [_sample(line, f"{where}: line {number}") for number, line in enumerate(lines, start=1)]

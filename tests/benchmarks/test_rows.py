@@ -1,5 +1,6 @@
 """Rows of published runs are read whole, and what is wrong with one is told by name."""
 
+import lzma
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import Field, fields
@@ -9,8 +10,9 @@ from typing import get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 
+from benchmarks import rows
 from benchmarks.row_fields import CHOICES
-from benchmarks.rows import BUILT_IN, Row, RowError, read_rows, row_from
+from benchmarks.rows import BUILT_IN, Row, RowError, read_rows, row_from, text_of
 from tests.benchmarks.cases import PLAIN, ROWS, line
 
 
@@ -119,3 +121,16 @@ def test_step_times_of_the_small_models_are_sums_of_parts_measured_once() -> Non
         terms = np.stack([np.ones_like(seconds), layers, passes, passes * layers], axis=-1)
         found = np.linalg.lstsq(terms / seconds[:, None], np.ones_like(seconds), rcond=None)[0]
         assert terms @ found == pytest.approx(seconds, rel=1e-3)
+
+
+def test_a_small_file_that_holds_endless_text_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rows.jsonl.xz"
+    file.write_bytes(lzma.compress(bytes(100_000)))
+    monkeypatch.setattr(rows, "MAX_BYTES", 10_000)
+    with pytest.raises(RowError, match="over 10000 bytes"):
+        text_of(file)
+    file.write_bytes(lzma.compress(b"{}")[:-5])
+    with pytest.raises(RowError, match="cannot be read"):
+        text_of(file)

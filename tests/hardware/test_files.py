@@ -37,6 +37,7 @@ def test_a_mapping_is_read(tmp_path):
         ("", "top level is 'NoneType'"),
         ("1: a", "text keys"),
         ("a: " + "9" * 5000, "text is"),
+        ("a: 0x" + "f" * 5000, "text is"),
         ("a: " + "[" * 50000 + "]" * 50000, "text is"),
         ("a: " + "[" * 40 + "]" * 40, "deep nesting"),
         ("a: 1\x00", "text is"),

@@ -1,7 +1,9 @@
 """The files of a measured machine are read like any other, and price plans."""
 
+import os
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +91,15 @@ def test_samples_of_no_machine_are_told_by_field(tmp_path):
     with pytest.raises(MeshwrightError, match="peak_dense_tflops"):
         write(paths(tmp_path / "mine.yaml"), MACHINE, absurd, samples())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(tmp_path):
+    true, link = tmp_path / "true.txt", tmp_path / "link.txt"
+    link.symlink_to(true)
+    for path in (link, Path(os.devnull)):
+        check_place(path)
+        write_whole({path: "text"})
+    assert link.is_symlink()
+    assert true.read_text() == "text"
+    assert not Path(os.devnull).is_file()
+    assert sorted(tmp_path.iterdir()) == [link, true]

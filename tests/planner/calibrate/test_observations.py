@@ -34,6 +34,14 @@ def test_lines_of_one_plan_count_with_their_median_and_their_largest_peak(log):
     assert one.problem.job.sequence_length == 2048
 
 
+def test_a_line_ends_where_json_lines_end(log, tmp_path):
+    name = "one\u2028plan\x85of\u2029many.json"
+    (tmp_path / "plan.json").rename(tmp_path / name)
+    line = json.dumps({"plan": name, "step_time_s": 1.0}, ensure_ascii=False)
+    (one,) = read_observations(log(f"{line}\r", line), Given(), None)
+    assert (one.plan, one.step_time_s) == (PLAN, 1.0)
+
+
 def test_a_plan_in_place_and_a_strategy_are_the_same_as_a_path(log):
     told = {"model": "llama-3.1-8b", "cluster": "dgx-h100", "job": JOB}
     rows = [
