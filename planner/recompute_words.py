@@ -32,12 +32,22 @@ def layer_modes(problem: Problem, recompute: Recompute, schedule: str) -> tuple[
             beside = f" and schedule {schedule}" if mode in problem.target.recompute else ""
             raise MeshwrightError(
                 f"recompute: {mode!r} is not available with {problem.target.title}{beside}; allowed: {have}"
+                + _by_name(problem, mode)
             )
     check_modes(problem, set(wanted))
     if problem.target.recompute_uniform and len(set(wanted)) > 1:
         raise MeshwrightError(f"recompute: {problem.target.title} needs one mode for all layers")
     own = dict(zip(blocks, wanted, strict=True))
     return tuple(own.get(layer, "none") for layer in range(problem.model.num_layers))
+
+
+def _by_name(problem: Problem, mode: str) -> str:
+    """Say that a target runs modules again that are listed, where it has no word for all light operators."""
+    target, job = problem.target, problem.job
+    able = target.recompute_modules is not None and job.precision not in target.whole_recompute_precisions
+    if mode != "selective" or not able or job.recompute_modules:
+        return ""
+    return ", and selective of modules that are named (--recompute-modules core_attn)"
 
 
 def _written(recompute: Recompute, size: int) -> list[str]:

@@ -112,7 +112,7 @@ def write_learned(output: Path, found: Learned, logs: Sequence[str]) -> None:
     text = profile_text(
         "learned",
         parent,
-        f"{found.base.title}; refitted to {runs} runs, {today}",
+        f"{found.base.title}; refitted to runs: {runs}, {today}",
         values,
         [f"meshwright learn: {log}" for log in logs],
         [

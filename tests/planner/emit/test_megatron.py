@@ -118,14 +118,20 @@ def test_modules_that_a_job_lists_are_those_that_are_named(mode: str, last: str)
 def test_selective_recompute_is_refused_where_no_module_names_all_that_it_drops(model: str) -> None:
     problem, plan = routed(model)
     assert problem.target.recompute == {"none", "full"}
-    with pytest.raises(MeshwrightError, match="'selective' is not available with Megatron-LM"):
+    with pytest.raises(MeshwrightError, match="'selective' is not available with Megatron-LM") as refusal:
         make_plan(problem, recompute="selective")
+    advice = str(refusal.value).partition("--recompute-modules ")[2].rstrip(")")
+    named, _ = routed(model, {"recompute_modules": advice})
+    assert make_plan(named, recompute="selective").recompute_modules == (advice,)
     modes = tuple("selective" if i in problem.model.block_layers else "none" for i in range(plan.num_layers))
     assert inexpressible(problem, replace(plan, recompute=modes)) == ["recompute=selective: only full, none"]
 
 
 def test_delayed_scaling_runs_no_part_of_a_layer_again() -> None:
-    assert routed(job={"precision": "fp8"})[0].target.recompute == {"none", "full"}
+    problem = routed(job={"precision": "fp8"})[0]
+    assert problem.target.recompute == {"none", "full"}
+    with pytest.raises(MeshwrightError, match=r"allowed: none, full$"):
+        make_plan(problem, recompute="selective")
     assert "selective" in routed(job={"precision": "fp8-current"})[0].target.recompute
 
 
