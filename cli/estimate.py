@@ -1,6 +1,7 @@
 """``meshwright estimate``: the price of a plan that a person wrote."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from meshwright.cli.errors import ExitCode
@@ -27,6 +28,8 @@ def run(flags: Mapping[str, Any]) -> ExitCode:
     from meshwright.planner.estimate import estimate_problem
     from meshwright.planner.lighter import lighter_plans
 
+    if given and flags["profile"]:  # a stack known better: what runs stays as the plan has it
+        given = replace(given, profile=problem.profile.name)
     price = estimate_problem(problem, given or _plan(problem, request))
     lighter = None if price.fits else lighter_plans(problem, price.plan)
     if flags["as_json"]:

@@ -161,6 +161,16 @@ def test_estimate_that_does_not_fit_says_so_in_its_exit_code() -> None:
     assert {"zero_stage": 3} in [one["changes"] for one in told["lighter"]]
 
 
+def test_a_plan_is_priced_for_a_stack_that_is_known_better(tmp_path: Path) -> None:
+    told = json.loads(run("estimate", *JOB, *EXPLICIT, "--json").stdout)["plan"]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(told))
+    again = json.loads(run("estimate", "--plan", str(plan), "--profile", "deepspeed", "--json").stdout)
+    assert again["plan"] == told | {"profile": "deepspeed"}
+    written = run("estimate", *JOB, *EXPLICIT, "--profile", "deepspeed", "--loss", told["loss"], "--json")
+    assert again["step_time_s"] == json.loads(written.stdout)["step_time_s"]
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_output_survives_a_poor_terminal(encoding: str) -> None:
     done = shell("targets", PYTHONIOENCODING=encoding, PYTHONUTF8="0")
