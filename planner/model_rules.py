@@ -14,6 +14,8 @@ from meshwright.planner.rule import Rule, has_experts
 
 MOST_MICROBATCHES = 8192
 """Far beyond any run that was published; the event simulation grows with them."""
+MOST_CHUNKS = 1024
+"""Of an interleaved pipeline, likewise: what is in flight grows with the square of a rank's chunks."""
 
 _COUNTED: dict[Axis, tuple[str, Callable[[Meshes], IntArray]]] = {
     "tensor": ("tp", lambda m: m.tp),
@@ -90,6 +92,11 @@ def _layer_rules(problem: Problem) -> tuple[Rule, ...]:
             "a layer for each chunk",
             f"pp x vpp is at most {layers} layers (embedding and head included)",
             lambda m: m.pp * m.vpp <= layers,
+        ),
+        Rule(
+            "chunks within reach",
+            f"pp x vpp is at most {MOST_CHUNKS} chunks where vpp is above 1: each is simulated",
+            lambda m: (m.vpp == 1) | (m.pp * m.vpp <= MOST_CHUNKS),
         ),
     )
 

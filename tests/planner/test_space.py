@@ -1,6 +1,8 @@
 """The space holds every mesh that the rules allow, once, and none besides."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 
 from meshwright.planner.degree_group import most_samples
 from meshwright.planner.field import survey
+from meshwright.planner.importers import PRESETS
 from meshwright.planner.job import Job
 from meshwright.planner.meshes import Meshes, mesh_of
-from meshwright.planner.model_rules import MOST_MICROBATCHES
+from meshwright.planner.model_rules import MOST_CHUNKS, MOST_MICROBATCHES
 from meshwright.planner.pins import read_pins
 from meshwright.planner.pricing import price_plan
 from meshwright.planner.problem import Problem
@@ -100,6 +103,15 @@ def test_a_batch_of_ten_thousands_of_divisors_makes_a_small_space() -> None:
     problem = Problem(model(), cluster("dgx-h100:1"), job)
     assert len(enumerate_meshes(problem)) <= 2 * len(enumerate_meshes(replace(problem, job=Job(8, 1024))))
     assert set(space(problem)[1]) >= {"micro-batches within reach"}
+
+
+def test_no_pipeline_of_a_model_of_thousands_of_layers_has_thousands_of_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads((PRESETS / "gpt2-xl.json").read_text()) | {"n_layer": 4096}))
+    found, refused = space(Problem(model(str(path)), cluster("dgx-h100:1"), Job(8, 1024)))
+    chunks = (found.pp * found.vpp)[found.vpp > 1]
+    assert MOST_CHUNKS // 2 < chunks.max() <= MOST_CHUNKS
+    assert "chunks within reach" in refused
 
 
 @pytest.mark.parametrize("batch", [720, 720720, 73513440])
