@@ -1,6 +1,7 @@
 """A plan: every decision, explicit, as a frozen record that round-trips through JSON."""
 
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from itertools import permutations
@@ -188,13 +189,15 @@ class Plan:
         version = data.get("schema_version")
         if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
             raise MeshwrightError(
-                f"plan: schema_version {version!r} is not 1 to {SCHEMA_VERSION}; plan again"
+                f"plan: schema_version {reprlib.repr(version)} is not 1 to {SCHEMA_VERSION}; plan again"
             )
         data = _upgraded(data) if version == 1 else {**_LATER, **data}
         wanted = {f.name for f in fields(cls)}
         given = set(data) - {"schema_version"}
         for name in sorted(wanted ^ given):
-            raise MeshwrightError(f"plan: field {name!r} is {'missing' if name in wanted else 'unknown'}")
+            raise MeshwrightError(
+                f"plan: field {reprlib.repr(name)} is {'missing' if name in wanted else 'unknown'}"
+            )
         _check_types(data)
         values = {k: data[k] for k in wanted} | {k: float(data[k]) for k in ("expert_load", "headroom")}
         chunks = tuple(Chunk(**c) for c in data["chunks"])
@@ -240,19 +243,20 @@ def _check_types(data: Mapping[str, Any]) -> None:
             least, most = _BOUNDS.get(name, (1, 10**12))
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 told = f"from {least} to {most}"
-                raise MeshwrightError(f"plan: {name} is {value!r}; a whole number {told} is expected")
+                raise MeshwrightError(
+                    f"plan: {name} is {reprlib.repr(value)}; a whole number {told} is expected"
+                )
         elif f.type is float:
             least, end = (0, 1) if name == "headroom" else (1, 1e6)
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < end:
                 told = f"a number from {least} to below {end:g} is expected"
-                raise MeshwrightError(f"plan: {name} is {value!r}; {told}")
+                raise MeshwrightError(f"plan: {name} is {reprlib.repr(value)}; {told}")
         elif f.type in (str, bool):
             if not isinstance(value, f.type):
-                raise MeshwrightError(
-                    f"plan: {name} is {value!r}; {'text' if f.type is str else 'true or false'} is expected"
-                )
+                kind = "text" if f.type is str else "true or false"
+                raise MeshwrightError(f"plan: {name} is {reprlib.repr(value)}; {kind} is expected")
         elif value is not None and not isinstance(value, list | tuple):
-            raise MeshwrightError(f"plan: {name} is {value!r}; a list is expected")
+            raise MeshwrightError(f"plan: {name} is {reprlib.repr(value)}; a list is expected")
     _check_words(data)
     _check_layers(data)
 
@@ -264,7 +268,9 @@ def _check_words(data: Mapping[str, Any]) -> None:
         raise MeshwrightError(f"plan: placement is {data['placement']!r}; {orders} is expected")
     for name, allowed in (("kv_exchange", KV_EXCHANGES), ("offload", OFFLOADS)):
         if data[name] not in allowed:
-            raise MeshwrightError(f"plan: {name} is {data[name]!r}; {' or '.join(allowed)} is expected")
+            raise MeshwrightError(
+                f"plan: {name} is {reprlib.repr(data[name])}; {' or '.join(allowed)} is expected"
+            )
 
 
 def _check_layers(data: Mapping[str, Any]) -> None:
@@ -274,9 +280,11 @@ def _check_layers(data: Mapping[str, Any]) -> None:
             raise MeshwrightError(f"plan: {name} is None; a list is expected")
     for c in data["chunks"]:
         if not isinstance(c, dict) or set(c) != {"rank", "start", "stop"}:
-            raise MeshwrightError(f"plan: chunk {c!r} needs exactly rank, start and stop")
+            raise MeshwrightError(f"plan: chunk {reprlib.repr(c)} needs exactly rank, start and stop")
         if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in c.values()):
-            raise MeshwrightError(f"plan: chunk {c!r} needs non-negative integers")
+            raise MeshwrightError(f"plan: chunk {reprlib.repr(c)} needs non-negative integers")
     for mode in data["recompute"]:
         if mode not in RECOMPUTE_MODES:
-            raise MeshwrightError(f"plan: recompute {mode!r} is not one of {', '.join(RECOMPUTE_MODES)}")
+            raise MeshwrightError(
+                f"plan: recompute {reprlib.repr(mode)} is not one of {', '.join(RECOMPUTE_MODES)}"
+            )

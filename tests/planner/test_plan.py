@@ -162,3 +162,11 @@ def test_a_plan_of_version_1_is_read_as_what_it_was(placement: str) -> None:
     del old["tp"]
     with pytest.raises(MeshwrightError, match="'tp' is missing"):
         Plan.from_dict(old)
+
+
+@pytest.mark.parametrize("value", ["x" * 10**6, 10**4000])
+@pytest.mark.parametrize("name", ["zero_stage", "kv_exchange", "chunks", "sequence_parallel"])
+def test_an_endless_value_is_told_in_a_line(name: str, value: object) -> None:
+    with pytest.raises(MeshwrightError, match=f"plan: {name} is ") as caught:
+        Plan.from_dict(_data(**{name: value}))
+    assert len(str(caught.value)) < 300
