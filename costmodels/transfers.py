@@ -33,12 +33,12 @@ class Transfers(NamedTuple):
 
 def transfers(setting: Setting, s: Strategies, shapes: list[Shape], where: Spans) -> Transfers:
     """Return what handing a micro-batch to the next stage costs, for the shapes of all kinds, fields (B,)."""
-    seconds, waits = _seconds(setting, s, shapes, where), _waits(setting, s)
-    share = np.where(waits, 1.0, setting.profile.overlap_cost)
-    return Transfers(np.where(waits, 0.0, seconds), np.asarray(share * seconds))
+    seconds, stands = _seconds(setting, s, shapes, where), waits(setting, s)
+    share = np.where(stands, 1.0, setting.profile.overlap_cost)
+    return Transfers(np.where(stands, 0.0, seconds), np.asarray(share * seconds))
 
 
-def _waits(setting: Setting, s: Strategies) -> BoolArray:
+def waits(setting: Setting, s: Strategies) -> BoolArray:
     """Return where stages wait for their transfers, (B,)."""
     beside = setting.profile.overlap_transfers
     if beside != "interleaved":

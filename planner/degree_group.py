@@ -253,4 +253,10 @@ class DegreeGroup:
             return wanted
         least = target.least_zero_stage(self.problem.precision.name, self.problem.job.optimizer)
         alike = [z for z in wanted if z >= least] or wanted
-        return alike[:1] if self.problem.profile.working_copy else [z for z in alike if z in (alike[0], 3)]
+        kinds = [self._alone(z) for z in alike]
+        return [z for z, kind in zip(alike, kinds, strict=True) if alike[kinds.index(kind)] == z]
+
+    def _alone(self, stage: int) -> tuple[bool, bool]:
+        """Return what a ZeRO stage is for a rank with nobody to share: of equal ones one is enough."""
+        stack = self.problem.profile
+        return stage == 3 and not stack.working_copy, stage == 1 and stack.flat_gradients

@@ -9,12 +9,13 @@ from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.memory import StateBytes
 from meshwright.costmodels.strategy import Setting
 from meshwright.costmodels.tables import Tables, build_tables
+from meshwright.costmodels.transfers import waits
 from meshwright.planner.meshes import Meshes
 
 MOST_KEPT = 40_000
 """Tables of so many meshes stay in memory (a few KiB each)."""
 _APART = ("schedule", "vpp")
-"""Decisions on which no table depends."""
+"""Decisions on which no table depends, but for whether stages wait for their transfers."""
 
 
 @dataclass
@@ -22,7 +23,7 @@ class TableStore:
     """The tables of a field's meshes.
 
     Meshes that stand beside each other and differ in schedule and chunks only are one *group*: they share
-    their tables.
+    their tables, unless the stages of one wait for transfers and those of the other do not.
 
     Attributes
     ----------
@@ -50,6 +51,8 @@ class TableStore:
             if f.name not in _APART:
                 column = getattr(self.meshes, f.name)
                 starts[1:] |= column[1:] != column[:-1]
+        stands = waits(self.setting, self.meshes.strategies())
+        starts[1:] |= stands[1:] != stands[:-1]
         return starts
 
     @cached_property

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright.costmodels.tables import build_tables
 from meshwright.planner.bounds import look, quick_bounds
 from meshwright.planner.field import survey
 from meshwright.planner.given import equal_chunk_bounds
@@ -106,3 +107,17 @@ def test_states_that_host_memory_cannot_hold_are_set_aside() -> None:
     assert not np.isfinite(tight.bounds).any()
     assert tight.discarded["host memory floor"] > 0
     assert np.isfinite(roomy.bounds).any()
+
+
+def test_meshes_share_tables_only_where_their_stages_wait_alike() -> None:
+    """Megatron's plain pipeline waits for its transfers, its interleaved one does not."""
+    problem, _ = case(tp=4, pp=2, job={"profile": "megatron-core", "choices": read_pins({"pp": 2, "tp": 4})})
+    field = survey(problem)
+    schedules = set(field.meshes.schedule)
+    assert {"1f1b", "interleaved"} <= schedules
+    rows = np.arange(len(field.meshes))
+    got = field.tables.take(rows)
+    own = build_tables(field.setting, field.meshes.strategies())
+    assert np.array_equal(got.transfer_s, own.transfer_s)
+    assert np.array_equal(got.pass_s, own.pass_s)
+    assert len({bool(t > 0) for t in got.transfer_s}) == 2

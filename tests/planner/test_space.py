@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.costmodels.profile import Profile
 from meshwright.planner.degree_group import most_samples
 from meshwright.planner.field import survey
 from meshwright.planner.importers import PRESETS
@@ -28,7 +29,7 @@ from tests.referees.problems import random_problem
 from tests.strategies import launchable
 
 
-def mesh_key(meshes: Meshes, row: int, working_copy: bool, experts: bool = False) -> tuple[Any, ...]:
+def mesh_key(meshes: Meshes, row: int, stack: Profile, experts: bool = False) -> tuple[Any, ...]:
     """Return a mesh under one name for all twins."""
     d = meshes.decisions(row)
     d["placement"] = tuple(dim for dim in d["placement"] if d[dim] > 1 and dim != "tp")
@@ -36,7 +37,8 @@ def mesh_key(meshes: Meshes, row: int, working_copy: bool, experts: bool = False
         d["kv_exchange"] = ""
     alone = d["dp"] // d["dp_replicate"] * d["cp"] == 1
     if alone and d["offload"] == "none" and not (experts and d["tp"] > d["ep"] * d["etp"]):
-        d["zero_stage"] = 3 if d["zero_stage"] == 3 and not working_copy else 0
+        apart = {1: stack.flat_gradients, 3: not stack.working_copy}
+        d["zero_stage"] = d["zero_stage"] if apart.get(d["zero_stage"]) else 0
     return tuple(d.values())
 
 
@@ -44,10 +46,10 @@ def mesh_key(meshes: Meshes, row: int, working_copy: bool, experts: bool = False
 def test_the_space_is_every_legal_mesh_once(seed: int) -> None:
     problem = random_problem(seed, 5, 8)
     own, _ = space(problem)
-    copy = problem.profile.working_copy
-    found = [mesh_key(own, row, copy) for row in range(len(own))]
+    stack = problem.profile
+    found = [mesh_key(own, row, stack) for row in range(len(own))]
     every = every_mesh(problem)
-    wanted = {mesh_key(every, row, copy) for row in range(len(every)) if equal_chunks(problem, every, row)}
+    wanted = {mesh_key(every, row, stack) for row in range(len(every)) if equal_chunks(problem, every, row)}
     assert len(found) == len(set(found))
     assert set(found) == wanted
 
@@ -65,8 +67,8 @@ def equal_chunks(problem: Problem, meshes: Meshes, row: int) -> bool:
 def test_every_explicit_strategy_is_found_in_the_space(drawn: Any) -> None:
     problem, plan = drawn
     own, _ = space(problem)
-    copy = problem.profile.working_copy
-    assert mesh_key(mesh_of(plan), 0, copy) in {mesh_key(own, row, copy) for row in range(len(own))}
+    stack = problem.profile
+    assert mesh_key(mesh_of(plan), 0, stack) in {mesh_key(own, row, stack) for row in range(len(own))}
 
 
 @pytest.mark.parametrize("seed", range(10))

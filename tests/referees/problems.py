@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.costmodels.profile import TRANSFERS_BESIDE
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.spec import Accelerator, Cluster, Tier
 from meshwright.planner.blocks import decoder_graph
@@ -139,6 +140,12 @@ def random_problem(
         optimizer_fraction=_pick(rng, (0.02, 0.8)),
         # Drawn last: what was drawn before it stays what it was.
         tensor_host_s=_pick(rng, (0.0, 1e-6)),
+        overlap_transfers=_pick(rng, TRANSFERS_BESIDE),
+        transfers_split=bool(rng.integers(2)),
+        records_streams=bool(rng.integers(2)),
+        overlap_backward=bool(rng.integers(2)),
+        flat_gradients=bool(rng.integers(2)),
+        pipeline_loss=_pick(rng, ("", "torch", "eager")),
     )
 
 

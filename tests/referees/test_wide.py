@@ -35,11 +35,11 @@ def _known(seed: int) -> tuple[Everything | None, tuple[float, ...]]:
 def test_the_wide_space_is_every_legal_mesh_once(seed: int) -> None:
     problem = wide_problem(seed)
     own, every = space(problem)[0], every_mesh(problem)
-    copy, experts = problem.profile.working_copy, has_experts(problem)
-    found = [mesh_key(own, row, copy, experts) for row in range(len(own))]
+    stack, experts = problem.profile, has_experts(problem)
+    found = [mesh_key(own, row, stack, experts) for row in range(len(own))]
     assert len(found) == len(set(found))
     rows = [row for row in range(len(every)) if equal_chunks(problem, every, row)]
-    assert set(found) == {mesh_key(every, row, copy, experts) for row in rows}
+    assert set(found) == {mesh_key(every, row, stack, experts) for row in rows}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
