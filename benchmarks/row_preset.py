@@ -73,11 +73,17 @@ def mixes_without_attention(model_name: str) -> bool:
     return any(not any(isinstance(op, Attention) for op in kind.operators) for kind in kinds)
 
 
+@lru_cache(maxsize=1024)
 def named_preset(model_name: str) -> str | None:
     """Return the preset whose name a model's name holds, the longest; None if it holds none."""
     said = _letters(model_name)
-    holds = [p for p in preset_names() if re.search(rf"(?<!\d){_letters(p)}(?!\d)", said)]
-    return max(holds, key=len, default=None)
+    return max((name for name, held in _patterns().items() if held.search(said)), key=len, default=None)
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> Mapping[str, re.Pattern[str]]:
+    """Return what holds each preset's name."""
+    return {name: re.compile(rf"(?<!\d){_letters(name)}(?!\d)") for name in preset_names()}
 
 
 def _letters(name: str) -> str:
