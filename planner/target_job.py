@@ -8,8 +8,8 @@ from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.target import Target
 
-APART_LOSSES: Final = ("fused", "chunked", "pieces", "sliced", "traced", "compiled")
-"""Cross entropies that are not what a framework's own loss is: fused, taken part by part, or compiled."""
+APART_LOSSES: Final = ("fused", "chunked", "pieces", "sliced", "traced", "compiled", "kernel")
+"""Cross entropies that are not what a framework's own loss is: a kernel, in parts, or compiled."""
 
 
 def fitted(target: Target, model: ModelGraph, job: Job) -> Target:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.emit.registry import EMITTERS, emit
 from meshwright.planner.emit.scripts import ABOUT, FOLDER
 from meshwright.planner.emit.write import render
@@ -50,6 +51,12 @@ def test_a_pipeline_brings_its_module_and_imports_only_what_is_beside_it() -> No
     assert "pipeline_model.py" not in emit(*case("deepspeed"))
     imports = [n.module for n in ast.walk(ast.parse(files["train.py"])) if isinstance(n, ast.ImportFrom)]
     assert {"pipeline_model", "planned"} <= set(imports)
+
+
+@pytest.mark.parametrize("loss", ["kernel", "chunked", "fused"])
+def test_a_pipeline_s_loss_is_the_one_that_its_module_computes(loss: str) -> None:
+    with pytest.raises(MeshwrightError, match=f"target pipeline model.*loss={loss}"):
+        case("deepspeed", job={"loss": loss}, pp=2)
 
 
 def test_layers_that_are_recomputed_alone_are_told() -> None:
