@@ -16,9 +16,9 @@ from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.cpsat.scaling import Limits
 from meshwright.planner.expand import expand
 from meshwright.planner.field import Field, survey
-from meshwright.planner.heuristic import Found, even_plans, price_splits
+from meshwright.planner.heuristic import Found, any_fits, weigh_splits
 from meshwright.planner.meshes import mesh_of
-from meshwright.planner.model_rules import splits_sequence
+from meshwright.planner.model_rules import MOST_MICROBATCHES, splits_sequence
 from meshwright.planner.modes import host_linked
 from meshwright.planner.pricing import price_plan
 from meshwright.planner.problem import Problem
@@ -172,7 +172,7 @@ def _lightest(f: Field, expired: Callable[[], bool]) -> Estimate | None:
     """Return the plan of lowest peak that CP-SAT finds in the meshes of lowest floor."""
     free = replace(f, limits=Limits(1e18), splits={})
     rows = np.argsort(f.floor_bytes, kind="stable")[:FIT_TRIED]
-    light = sorted(_light_plans(free, rows), key=lambda found: found.candidate.peak_bytes)
+    light = _light_plans(free, rows)
     best: list[Found] = light[:1]
     for found in [] if expired() else light[:LIGHTEST_TRIED]:
         candidate = MeshSolver(free.task(found.row), 1e9, LIGHT_LIMIT).lightest()
@@ -185,24 +185,26 @@ def _lightest(f: Field, expired: Callable[[], bool]) -> Estimate | None:
 
 
 def _light_plans(free: Field, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[Found]:
-    """Return evenly split plans with the mode that keeps least, wherever the chunks allow one.
+    """Return the evenly split plan of each mesh with the modes that keep least, lightest first.
 
     Offloading keeps nothing, but works in more room than others: the least without it is tried as well.
     """
-    plans = even_plans(free, rows)
-    if not plans:
+    even = [split for row in rows for split in free.even_splits(int(row))]
+    if not even:
         return []
-    kept = free.tables.take(np.array([plan.row for plan in plans])).saved_bytes
-    splits = []
-    for plan, saved in zip(plans, kept, strict=True):
-        kinds = plan.candidate.counts.sum(axis=2)
-        want = free.wanted(plan.row)
+    kept = free.tables.take(np.array([split.row for split in even])).saved_bytes
+    laid = []
+    for split, saved in zip(even, kept, strict=True):
+        want = free.wanted(split.row)
         for own in filter(Demand.possible, (want, want.without("offload"))):
             modes = np.where(own.allowed, saved, np.inf).argmin(axis=-1)
-            counts = np.zeros_like(plan.candidate.counts)
-            counts[:, np.arange(len(modes)), modes] = kinds
-            splits.append((plan.row, counts, plan.candidate.cuts))
-    return price_splits(free, splits)
+            counts = np.zeros_like(split.filled.counts)
+            counts[:, np.arange(len(modes)), modes] = split.kinds
+            laid.append((split.row, counts, split.cuts))
+    lightest: dict[int, Found] = {}
+    for found in sorted(weigh_splits(free, laid), key=lambda found: found.candidate.peak_bytes):
+        lightest.setdefault(found.row, found)
+    return list(lightest.values())
 
 
 Remedy = tuple[str, Callable[[], Problem]]
@@ -213,7 +215,8 @@ def _lifting(problem: Problem, expired: Callable[[], bool]) -> tuple[str, ...]:
 
     More nodes are tried only where dropping a restriction does not help: each try is a larger search.
     """
-    return _helpful(_restrictions(problem), expired) or _helpful(_growth(problem, expired), expired)
+    free = (*_restrictions(problem), *_fewer_samples(problem))
+    return _helpful(iter(free), expired) or _helpful(_growth(problem, expired), expired)
 
 
 def _working(problem: Problem, expired: Callable[[], bool]) -> tuple[str, ...]:
@@ -237,7 +240,7 @@ def fits(problem: Problem) -> bool:
 def _fits(problem: Problem) -> bool:
     f = survey(problem)
     rows = np.argsort(f.floor_bytes, kind="stable")[:FIT_TRIED]
-    return bool(even_plans(f, rows[np.isfinite(f.bounds[rows])]))
+    return any_fits(f, rows[np.isfinite(f.bounds[rows])])
 
 
 def _relaxations(problem: Problem, expired: Callable[[], bool]) -> Iterator[Remedy]:
@@ -308,11 +311,23 @@ def _lighter_jobs(problem: Problem) -> Iterator[Remedy]:
         yield "a fused cross entropy (loss: fused)", lambda: replace(problem, job=replace(job, loss="fused"))
     if problem.headroom.share > 0:
         yield "no memory headroom (risky)", lambda: replace(problem, job=replace(job, headroom=0.0))
+    yield from _fewer_samples(problem)
     half = job.sequence_length // 2
     if half:
         yield (
             f"sequences of {half} tokens",
             lambda: replace(problem, job=replace(job, sequence_length=half)),
+        )
+
+
+def _fewer_samples(problem: Problem) -> Iterator[Remedy]:
+    """Yield the problem with as many samples as micro-batches of one make, where it has more."""
+    most = MOST_MICROBATCHES * max((dp for *_, dp in degrees(problem)), default=0)
+    if 0 < most < problem.job.global_batch_size:
+        yield (
+            f"a global batch of at most {most:,} sequences: micro-batches of 1 need no more than "
+            f"{MOST_MICROBATCHES:,} of them",
+            lambda: replace(problem, job=replace(problem.job, global_batch_size=most)),
         )
 
 

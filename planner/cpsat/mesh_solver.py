@@ -31,6 +31,10 @@ RELAXED_CUTS = 3
 """Ranks that end last, to which each of these cuts leads."""
 RELAXED_GAP = 1e-5
 """Share by which the relaxation may fall short of its own simulated time."""
+MOST_LAYERS_MIXED = 512
+"""Layers up to which the modes of every possible stage are decided beforehand; beyond, CP-SAT decides them.
+Fronts of stacks of up to n layers hold some n² mixes: with 1,000 layers CP-SAT is twice as fast, with 10,000
+the fronts fill gigabytes."""
 POLISH_ROUNDS = 6
 POLISH_LIMIT = 0.1
 """Deterministic CP-SAT seconds for each of the goals that break ties."""
@@ -128,7 +132,7 @@ def stage_mixes(
     task: MeshTask, schedule: StaticSchedule, scaled: Scaled, cutoff_s: float
 ) -> StageMixes | None:
     """Return the fastest modes of a mesh's stages; None where they do not follow from the layers alone."""
-    if schedule.vpp > 1 or task.recompute_uniform:
+    if schedule.vpp > 1 or task.recompute_uniform or task.graph.num_layers > MOST_LAYERS_MIXED:
         return None
     return StageMixes.below(cutoff_s, scaled, task.want, schedule)
 

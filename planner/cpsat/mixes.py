@@ -74,6 +74,8 @@ class Mixes:
     scaled: Scaled
     want: Demand
     fronts: dict[tuple[tuple[int, ...], int], Front | None] = field(default_factory=dict)
+    stacks: dict[tuple[int, int], list[Front | None]] = field(default_factory=dict)
+    """Fronts of 1, 2, ... layers of a kind, by kind and limit on the working set."""
 
     def __post_init__(self) -> None:
         s, allowed = self.scaled, self.want.allowed
@@ -159,20 +161,17 @@ class Mixes:
 
     def _kind_front(self, kind: int, n: int, limit: int) -> Front | None:
         """Return the front of ``n`` layers of a kind: that of one fewer, with one more."""
-        keys = [
-            (tuple(m * (k == kind) for k in range(len(self.want.layers))), limit) for m in range(1, n + 1)
-        ]
-        if keys[0] not in self.fronts:
-            self.fronts[keys[0]] = self._one_layer(kind, limit)
-        one = self.fronts[keys[0]]
+        if (kind, limit) not in self.stacks:
+            self.stacks[kind, limit] = [self._one_layer(kind, limit)]
+        stack = self.stacks[kind, limit]
+        one = stack[0]
         if one is None:
             return None
-        known = max(m for m, key in enumerate(keys) if key in self.fronts)
-        for before, key in zip(keys[known:], keys[known + 1 :], strict=False):
-            shorter = self.fronts[before]
+        while len(stack) < n:
+            shorter = stack[-1]
             assert shorter is not None
-            self.fronts[key] = shorter + one
-        return self.fronts[keys[-1]]
+            stack.append(shorter + one)
+        return stack[n - 1]
 
     def _one_layer(self, kind: int, limit: int) -> Front | None:
         s = self.scaled

@@ -160,3 +160,10 @@ def test_a_pin_on_heads_that_needs_shorter_parts_says_what_else_to_pin() -> None
     assert "pin cp too" in why(problem(**long, pins={"ulysses": 4})).message
     assert "pin cp too" not in why(problem(**long, pins={"ulysses": 4, "cp": 2})).message
     assert solve_problem(problem(**long, pins={"ulysses": 4, "cp": 4}), alternatives=0).plan is not None
+
+
+def test_a_batch_of_more_samples_than_steps_have_micro_batches_is_told_what_to_make_of_it() -> None:
+    """A step is simulated micro-batch by micro-batch: 8,192 of them at most."""
+    told = why(problem("gpt2", global_batch_size=866_421_317_361_600))
+    assert any("at most 65,536 sequences" in remedy for remedy in told.remedies)
+    assert fits(problem("gpt2", global_batch_size=65_536))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from meshwright.planner.cpsat import listing
+from meshwright.planner.cpsat import listing, mesh_solver
 from meshwright.planner.cpsat.listing import list_plans
 from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.field import Field, survey
@@ -87,3 +87,19 @@ def test_list_and_solver_agree_at_full_size(model: str, tp: int) -> None:
     assert listed.complete
     assert listed.best is not None
     assert solved.bound_s * (1 - 1e-9) <= listed.best.step_s <= solved.best.step_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:12])
+def test_a_model_of_too_many_layers_to_list_has_the_same_optimum(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the fronts of stages would fill the memory, CP-SAT decides the modes: no other plan is best."""
+    monkeypatch.setattr(mesh_solver, "MOST_LAYERS_MIXED", 0)
+    for f, row, least in _meshes(seed):
+        assert list_plans(f.task(row), 1e3) is None
+        got = solve_mesh(f, row, 1e3, None, Effort())
+        assert got.proven
+        assert (got.best is None) == np.isinf(least)
+        if got.best is not None:
+            assert got.best.step_s == pytest.approx(least, rel=1e-3)
+            assert got.best.fits(f.limits)
