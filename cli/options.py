@@ -63,7 +63,10 @@ Profile = Annotated[
 Loss = Annotated[
     str | None,
     typer.Option(
-        "--loss", metavar="L", help="full, chunked or fused cross entropy; the profile's own by default."
+        "--loss",
+        metavar="L",
+        help="Cross entropy: full (Megatron's), torch, kernel, chunked, fused (Liger's) and others; the "
+        "profile's own by default.",
     ),
 ]
 Headroom = Annotated[

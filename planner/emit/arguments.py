@@ -23,6 +23,11 @@ FLAGS: Final[dict[str, dict[str, bool]]] = {
 """Arguments that switch a recipe on; recipes without an entry need none."""
 DTYPE: Final = {"pure-bf16": "bfloat16"}
 LOSS: Final = {
+    "full": "Form the gradient of the cross entropy in place, in one fp32 copy of the logits, as Megatron: "
+    "what transformers computes by itself holds more (`--loss torch` prices it).",
+    "kernel": "Compute the cross entropy of 16-bit logits in one kernel that writes the gradient over them "
+    "(flash-attn): transformers casts the logits up before its loss (`--loss torch` prices it).",
+    "engine": "Keep the outputs of stages, as pipeline engines of 2023 did; no argument does it for you.",
     "fused": "Use a fused head and loss (Liger kernel; `use_liger_kernel` does it in a Trainer).",
     "chunked": "Compute head and loss chunk by chunk over the tokens; no argument does it for you.",
     "pieces": "Compute head and loss in pieces of 128 tokens in 16 bits, as LitGPT does; no argument does.",

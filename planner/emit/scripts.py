@@ -13,8 +13,11 @@ from meshwright.planner.problem import Problem
 from meshwright.planner.target_job import plain_decoder
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "data" / "scripts"
-LOSSES: Final = frozenset({"full", "torch", "eager", "kernel", "fused"})
-"""Cross entropies that a model of transformers computes, the last with Liger's kernels."""
+LOSSES: Final = frozenset({"torch", "eager", "fused"})
+"""Cross entropies that a model of transformers computes, the last with Liger's kernels.
+
+No script runs ``kernel``: transformers casts the logits up before it calls a loss, also where that is a
+kernel of Liger's. Nor ``full``, which is Megatron's: it forms the gradient in place."""
 ABOUT: Final = {
     "train.py": "a small training script that reads the other files; `--script` names your own instead",
     "planned.py": "what that script reads of the plan, its model and its tokens",

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.costmodels.loss import LOSSES
 from meshwright.hardware.errors import MeshwrightError
+from meshwright.planner.emit import arguments, scripts
 from meshwright.planner.emit.registry import EMITTERS, emit
 from meshwright.planner.emit.scripts import ABOUT, FOLDER
 from meshwright.planner.emit.write import render
@@ -32,12 +34,23 @@ def test_training_scripts_are_short() -> None:
 
 
 @pytest.mark.parametrize("target", ["deepspeed", "fsdp"])
-@pytest.mark.parametrize("job", [{"tuning": "lora:r=8"}, {"loss": "chunked"}])
+@pytest.mark.parametrize(
+    "job", [{"tuning": "lora:r=8"}, {"loss": "chunked"}, {"loss": "kernel"}, {"loss": "full"}]
+)
 def test_what_it_would_not_do_is_left_to_the_user_s_own(target: str, job: dict) -> None:
     problem, plan = case(target, job=job, zero_stage=3)
     files = emit(problem, plan)
     assert not set(ABOUT) & set(files)
     assert "DEFAULT_SCRIPT=train.py" in files["launch.sh"]
+
+
+def test_every_loss_is_computed_by_the_script_or_told_to_the_user() -> None:
+    """What is priced runs: a loss that transformers does not compute by itself is named in the README."""
+    for loss in LOSSES:
+        files = render(*case("fsdp", job={"loss": loss}))
+        told = loss in arguments.LOSS and arguments.LOSS[loss] in files["README.md"]
+        assert "train.py" in files or told, loss
+        assert ("train.py" in files) == (loss in scripts.LOSSES)
 
 
 def test_models_that_are_no_decoders_have_none() -> None:

@@ -41,9 +41,12 @@ def build(args, recompute=True):
     """Return the model; with ``recompute`` its layers run again in backward passes where the plan says so."""
     kind = AutoModelForCausalLM
     if PLAN["loss"] == "fused":
-        import liger_kernel.transformers
+        from liger_kernel.transformers import AutoLigerKernelForCausalLM
+        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
 
-        kind = liger_kernel.transformers.AutoLigerKernelForCausalLM
+        kind, family = AutoLigerKernelForCausalLM, AutoConfig.from_pretrained(args.model).model_type
+        if family not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+            raise SystemExit(f"Liger has no fused loss for {family}: plan again with --loss torch")
     torch.manual_seed(args.seed)
     settings = {"dtype": torch.bfloat16 if PLAN["precision"] == "pure-bf16" else torch.float32}
     if args.scratch:
