@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from meshwright.hardware.build import accelerator_from_data, cluster_from_data
+from meshwright.hardware.catalogue import accelerator_names, load_accelerator
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.schema import AcceleratorData, ClusterData, Name
 from meshwright.hardware.spec import Cluster
@@ -97,7 +98,7 @@ def _accelerator(machine: Machine, found: Constants, day: date) -> dict[str, Any
             "inference": True,
             "parallelisms": ["dp", "tp", "pp", "cp", "ep", "zero"],
             "dtypes": sorted({"fp32" if d == "tf32" else d for d in found.peaks}),
-            "targets": ["pytorch", "deepspeed"],
+            "targets": _targets(machine),
         },
         "achieved": {
             "gemm_fraction": 1.0,
@@ -113,6 +114,19 @@ def _accelerator(machine: Machine, found: Constants, day: date) -> dict[str, Any
     if not found.attention:
         del data["achieved"]["attention_shares"]
     return data
+
+
+def _targets(machine: Machine) -> list[str]:
+    """Return the frameworks that run on the machine: a GPU has those of the parts of its generation.
+
+    Without such parts it has those of all GPUs. A CPU has no FSDP through Accelerate, which starts there
+    processes that do not shard, and says nothing.
+    """
+    if machine.kind == "cpu":
+        return ["deepspeed", "pytorch"]
+    parts = [chip for chip in map(load_accelerator, accelerator_names()) if chip.kind == machine.kind]
+    alike = [chip for chip in parts if chip.architecture == machine.architecture] or parts
+    return sorted(frozenset().union(*(chip.support.targets for chip in alike)))
 
 
 def _tiers(machine: Machine, found: Constants) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.costmodels.profiles import find_profile
-from meshwright.hardware.catalogue import load_cluster
+from meshwright.hardware.catalogue import load_accelerator, load_cluster
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.calibrate.fits import fitted
 from meshwright.planner.calibrate.machine_file import paths
@@ -16,6 +16,7 @@ from meshwright.planner.calibrate.profile_file import check_place, write_whole
 from meshwright.planner.calibrate.samples import from_lines
 from meshwright.planner.calibrate.session import write
 from meshwright.planner.estimate import estimate
+from meshwright.planner.targets import TARGETS
 from tests.planner.calibrate.machines import GPU_MACHINE, LATENCY, MACHINE, PEAK, samples
 
 JOB = {"global_batch_size": 8, "sequence_length": 512, "precision": "fp32"}
@@ -68,6 +69,22 @@ def test_a_gpu_s_architecture_is_refined_so_that_its_fits_do_not_count_twice(tmp
     assert cluster.accelerator.architecture == "hopper-measured"
     assert (cluster.num_devices, [t.name for t in cluster.tiers]) == (4, ["inside", "across"])
     assert set(cluster.accelerator.support.dtypes) == {"bf16", "fp32"}
+
+
+@pytest.mark.parametrize(("architecture", "part"), [("hopper", "h100-sxm"), ("volta", "v100-16gb")])
+def test_a_measured_gpu_runs_what_the_part_in_the_catalogue_runs(tmp_path, architecture, part):
+    files, machine = paths(tmp_path / "gpu.yaml"), replace(GPU_MACHINE, architecture=architecture)
+    write(files, machine, fitted(samples(GPU_MACHINE), GPU_MACHINE), samples())
+    support = load_cluster(str(files[0])).accelerator.support
+    assert support.targets == load_accelerator(part).support.targets
+
+
+def test_a_gpu_of_no_known_generation_runs_all_frameworks_and_a_cpu_those_that_shard(tmp_path, written):
+    machine = replace(GPU_MACHINE, architecture="")
+    write(paths(tmp_path / "gpu.yaml"), machine, fitted(samples(GPU_MACHINE), GPU_MACHINE), samples())
+    gpu, cpu = (load_cluster(str(f)).accelerator for f in (tmp_path / "gpu.yaml", written[0]))
+    assert {t.needs for t in TARGETS.values() if t.name != "any"} == gpu.support.targets
+    assert cpu.support.targets == load_accelerator("cpu").support.targets
 
 
 def test_a_name_that_is_no_yaml_is_refused(tmp_path):
