@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from meshwright.cli.amounts import amount, length, whole, written_out
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import read_yaml
 from meshwright.planner.choice import Choice
@@ -29,18 +30,6 @@ _INSTEAD: Final = (_BATCHES, ("headroom", "oom_risk"))
 """Keys that stand for each other: a later layer's replace those of the layers before."""
 
 
-def _whole(value: Any) -> Any:
-    """Return an int for 128, 15e12 or "15e12"; anything else stays as it is, for the schema to refuse."""
-    if isinstance(value, bool):
-        return str(value)
-    if isinstance(value, str):
-        try:
-            value = float(value) if not value.strip().isdecimal() else int(value)
-        except ValueError:
-            return value
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def _number(value: Any) -> Any:
     """Return anything but true and false, which are no numbers, as it is."""
     return str(value) if isinstance(value, bool) else value
@@ -51,7 +40,9 @@ def _listed(value: Any) -> Any:
     return [item.strip() for item in value.split(",")] if isinstance(value, str) else value
 
 
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**15)]
+Count = Annotated[int, BeforeValidator(whole), Field(ge=1, le=10**15)]
+Length = Annotated[int, BeforeValidator(length), Field(ge=1, le=10**15)]
+Amount = Annotated[int, BeforeValidator(amount), Field(ge=1, le=10**15)]
 Name = Annotated[str, Field(min_length=1, max_length=4096)]
 Seconds = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
 
@@ -75,7 +66,7 @@ class StrategySchema(_Schema):
     hpz: Count = 1
     vpp: Count = 1
     micro_batch_size: Count = 1
-    zero_stage: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=3)] | None = None
+    zero_stage: Annotated[int, BeforeValidator(whole), Field(ge=0, le=3)] | None = None
     sequence_parallel: Annotated[bool, Field(strict=True)] | None = None
     kv_exchange: Name | None = None
     ulysses: Count = 1
@@ -115,9 +106,9 @@ class JobSchema(_Schema):
     cluster: Name | None = None
     global_batch_size: Count | None = None
     global_batch_tokens: Count | None = None
-    sequence_length: Count | None = None
-    target_length: Count | None = None
-    image_tokens: Count | None = None
+    sequence_length: Length | None = None
+    target_length: Length | None = None
+    image_tokens: Length | None = None
     precision: Name | None = None
     optimizer: Name | None = None
     tuning: Name | dict[str, Any] | None = None
@@ -129,7 +120,7 @@ class JobSchema(_Schema):
     loss: Name | None = None
     headroom: Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)] | None = None
     oom_risk: Annotated[float, BeforeValidator(_number), Field(gt=0, le=MOST_RISK)] | None = None
-    tokens: Count | None = None
+    tokens: Amount | None = None
     pins: dict[str, Any] | list[str] = Field(default_factory=dict)
     limits: dict[str, Any] | list[str] = Field(default_factory=dict)
     allow_idle: Annotated[bool, Field(strict=True)] | None = None
@@ -227,7 +218,7 @@ def _explain(error: ValidationError, path: str | None) -> str:
     shown = repr(first["input"])
     shown = shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
     said = _SAID.get(first["type"]) or first["msg"][:1].lower() + first["msg"][1:]
-    wanted = _EXPECTED.get(str(fields[-1])) or said
+    wanted = _EXPECTED.get(str(fields[-1])) or said + written_out(first["input"])
     return f"{_where(path, key)} is {shown}; {wanted}"
 
 

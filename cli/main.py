@@ -153,6 +153,7 @@ def estimate(
     recompute: o.Recompute = None,
     layers_per_stage: o.LayersPerStage = None,
     as_json: o.AsJson = False,
+    quiet: o.Quiet = False,
 ) -> ExitCode:
     """Price a given plan: time, memory, whether it fits.
 

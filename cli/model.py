@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from meshwright.cli.amounts import length
 from meshwright.cli.errors import ExitCode, guarded
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.units import flops_to_gflops, flops_to_mflops
@@ -30,7 +31,7 @@ def model(
         ),
     ] = None,
     sequence_length: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--seq-len", metavar="N", help="Tokens per sequence; 4,096 by default.", show_default=False
         ),
@@ -40,7 +41,7 @@ def model(
         typer.Option("--unfused-attention", help="Count attention scores kept in memory (no flash kernel)."),
     ] = False,
     image_tokens: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--image-tokens", metavar="N", help="Tokens that images (or audio) add.", show_default=False
         ),
@@ -57,11 +58,12 @@ def model(
 
     if name is None:
         return _list_presets(as_json=as_json)
-    for option, tokens in (("--seq-len", sequence_length), ("--image-tokens", image_tokens)):
-        if tokens is not None and not 1 <= tokens <= LONGEST:
-            raise MeshwrightError(f"{option}: {tokens} is not between 1 and {LONGEST} tokens")
+    tokens, added = (
+        _checked(option, text)
+        for option, text in (("--seq-len", sequence_length), ("--image-tokens", image_tokens))
+    )
     graph = load_model(name, mtp=mtp)
-    summary = summarise(graph, sequence_length, flash_attention=not unfused, image_tokens=image_tokens)
+    summary = summarise(graph, tokens, flash_attention=not unfused, image_tokens=added)
     if as_json:
         from meshwright.cli.tables import write_json
 
@@ -69,6 +71,16 @@ def model(
     else:
         _show(summary)
     return ExitCode.FOUND
+
+
+def _checked(option: str, text: str | None) -> int | None:
+    """Return the tokens that an option says."""
+    if text is None:
+        return None
+    tokens = length(text)
+    if not isinstance(tokens, int) or not 1 <= tokens <= LONGEST:
+        raise MeshwrightError(f"{option}: {text} is no whole number of 1 to {LONGEST} tokens; 8k is 8192")
+    return tokens
 
 
 def _list_presets(*, as_json: bool) -> ExitCode:

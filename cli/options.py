@@ -39,7 +39,9 @@ GlobalBatchTokens = Annotated[
         "--global-batch-tokens", metavar="N", help="The same in tokens, in place of --global-batch."
     ),
 ]
-SequenceLength = Annotated[str | None, typer.Option("--seq-len", metavar="N", help="Tokens per sequence.")]
+SequenceLength = Annotated[
+    str | None, typer.Option("--seq-len", metavar="N", help="Tokens per sequence; 8k is 8192.")
+]
 Precision = Annotated[
     str | None,
     typer.Option(
@@ -87,7 +89,7 @@ OomRisk = Annotated[
 ]
 Tokens = Annotated[
     str | None,
-    typer.Option("--tokens", metavar="N", help="Tokens of the whole run, for its bill; 15e12 will do."),
+    typer.Option("--tokens", metavar="N", help="Tokens of the whole run, for its bill: 15e12 or 15T."),
 ]
 TargetLength = Annotated[
     str | None,

@@ -329,3 +329,34 @@ def test_whatever_rules_are_given_leave_a_value_or_are_refused(rules: list[str])
         return
     for choice in choices.values():
         assert choice.allowed is None or any(map(choice.admits, choice.allowed))
+
+
+@given(st.integers(1, 4000), st.sampled_from(["k", "K", " k"]))
+def test_a_length_may_be_told_in_units_of_1024_as_contexts_are_named(n: int, unit: str) -> None:
+    for key in ("sequence_length", "target_length", "image_tokens"):
+        assert getattr(JobSchema.model_validate({key: f"{n}{unit}"}), key) == n * 1024
+    assert JobSchema.model_validate({"sequence_length": "1M"}).sequence_length == 1024**2
+    assert JobSchema.model_validate({"sequence_length": f"{n}.5k"}).sequence_length == n * 1024 + 512
+
+
+@given(st.integers(1, 999), st.sampled_from(list(enumerate("kMBT", 1))))
+def test_the_tokens_of_a_run_may_be_told_in_decimal_units(n: int, unit: tuple[int, str]) -> None:
+    power, letter = unit
+    assert JobSchema.model_validate({"tokens": f"{n}{letter}"}).tokens == n * 1000**power
+    assert (
+        JobSchema.model_validate({"tokens": f"{n}.7{letter}"}).tokens
+        == n * 1000**power + 7 * 1000**power // 10
+    )
+
+
+@pytest.mark.parametrize("key", ["global_batch_size", "global_batch_tokens"])
+def test_a_batch_in_units_is_refused_with_both_numbers_that_it_may_mean(job: Any, key: str) -> None:
+    text = GOOD.replace("global_batch_size: 128\n", "")
+    with pytest.raises(MeshwrightError, match=f"{key} is '4k'.*4000 or 4096"):
+        job(text + f"{key}: 4k\n")
+
+
+@pytest.mark.parametrize("written", ["8q", "k", "8kk", "-8k", "0k", "8k tokens"])
+def test_a_length_that_is_none_is_refused(job: Any, written: str) -> None:
+    with pytest.raises(MeshwrightError, match="sequence_length"):
+        job(GOOD.replace("8192", written))
