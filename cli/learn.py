@@ -60,7 +60,8 @@ def learn(
 
     check_output(output)
     given = Given(None if plan is None else read_plan(plan), model, cluster, profile)
-    found = learned([run for log in logs for run in read_observations(log, given, form)])
+    read = [read_observations(log, given, form) for log in logs]
+    found = learned([run for own in read for run in own.runs], [note for own in read for note in own.notes])
     if output is not None:
         write_learned(output, found, [str(log.name) for log in logs])
     if as_json:

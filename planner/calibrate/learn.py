@@ -90,11 +90,14 @@ class Learned:
         Before and after.
     outcomes
         Each run, in the order given.
+    read
+        What was noted while the runs were read.
     """
 
     base: Profile
     profile: Profile
     outcomes: tuple[Outcome, ...]
+    read: tuple[str, ...] = ()
 
     @cached_property
     def moved(self) -> dict[str, tuple[float, float]]:
@@ -115,9 +118,9 @@ class Learned:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What to know before trusting it: that runs cannot tell more constants apart than they are."""
+        """What to know before trusting it: which lines count, and that few runs tell few constants apart."""
         remembered = sum(o.observation.peak_bytes is not None for o in self.outcomes)
-        return tuple(
+        return self.read + tuple(
             f"{told} measured {what}{'s' * (told > 1)} moved {len(own)} constants ({', '.join(own)}): "
             "so few cannot tell them apart, and how the error is shared among them rests on how well the "
             "source of each knows it; trust the profile for runs like these, and give runs of other degrees, "
@@ -130,8 +133,8 @@ class Learned:
         )
 
 
-def learned(observations: Sequence[Observation]) -> Learned:
-    """Return the profile of runs refitted to them.
+def learned(observations: Sequence[Observation], read: Sequence[str] = ()) -> Learned:
+    """Return the profile of runs refitted to them; ``read`` is what was noted while they were read.
 
     Raises
     ------
@@ -148,7 +151,7 @@ def learned(observations: Sequence[Observation]) -> Learned:
     if remembered := [o for o in observations if o.peak_bytes is not None]:
         held = np.array([o.peak_bytes for o in remembered], dtype=np.float64)
         after = _refitted(grouped(remembered), after, MEMORY, held, _peak_bytes)
-    return Learned(base, after, _outcomes(observations, base, after))
+    return Learned(base, after, _outcomes(observations, base, after), tuple(read))
 
 
 def _outcomes(observations: Sequence[Observation], base: Profile, after: Profile) -> tuple[Outcome, ...]:

@@ -3,7 +3,8 @@
 A JSONL file has an object a line:
 
 ==================  ==================================================================================
-step_time_s         seconds of a step; several lines of one plan count with their median
+step_time_s         seconds of a step; several lines of one plan count with their median. A line without
+                    one (null or NaN: the run failed) is left out. Both are noted
 peak_memory_bytes   of the fullest device; may be left out
 plan                the path of a ``plan.json``, or the plan itself
 strategy, job       in place of ``plan``: a strategy's fields, and the job's, as in a job file
@@ -15,8 +16,9 @@ Paths in a line are looked for beside the log first, then from where the command
 
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import isnan
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -50,6 +52,14 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """What a log tells of: runs, and what of its lines did not become a run of its own."""
+
+    runs: tuple[Observation, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """What the command line says for all runs whose log does not: names or paths, None where it is silent."""
 
@@ -59,7 +69,7 @@ class Given:
     profile: str | None = None
 
 
-def read_observations(path: Path, given: Given, form: str | None) -> list[Observation]:
+def read_observations(path: Path, given: Given, form: str | None) -> Observed:
     """Return the runs that a log tells of.
 
     Raises
@@ -78,20 +88,44 @@ def read_observations(path: Path, given: Given, form: str | None) -> list[Observ
     step_time_s = _within(measured.step_time_s, STEP_TIME_S, f"{path}: step time in seconds")
     peak = measured.peak_bytes
     peak_bytes = None if peak is None else _within(peak, PEAK_BYTES, f"{path}: peak memory in bytes")
-    return [Observation(*_with_problem(given.plan, given), step_time_s, peak_bytes)]
+    return Observed((Observation(*_with_problem(given.plan, given), step_time_s, peak_bytes),))
 
 
-def _of_lines(text: str, path: Path, given: Given) -> list[Observation]:
+def _of_lines(text: str, path: Path, given: Given) -> Observed:
     """Return a JSONL file's runs, lines of one plan as one."""
-    found: dict[str, list[Observation]] = {}
+    found: dict[str, dict[int, Observation]] = {}
+    failed = []
     for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            one = _of_line(line, f"{path}: line {number}", path.parent, given)
+        if not line.strip():
+            continue
+        one = _of_line(line, f"{path}: line {number}", path.parent, given)
+        if one is None:
+            failed.append(number)
+        else:
             key = f"{one.plan.to_json()} {one.problem.cluster.name}"
-            found.setdefault(key, []).append(one)
+            found.setdefault(key, {})[number] = one
     if not found:
-        raise MeshwrightError(f"{path}: no line; a JSON object with step_time_s is expected in each")
-    return [_together(runs) for runs in found.values()]
+        what = "no line has a step_time_s" if failed else "no line"
+        raise MeshwrightError(f"{path}: {what}; a JSON object with step_time_s is expected in each")
+    notes = [f"{path}: {_lines(failed)} left out, without a step_time_s"] if failed else []
+    notes += [
+        f"{path}: {_lines(runs)} of one plan: one run, the median of their times, the largest peak"
+        for runs in found.values()
+        if len(runs) > 1
+    ]
+    return Observed(tuple(_together(list(runs.values())) for runs in found.values()), tuple(notes))
+
+
+def _lines(numbers: Iterable[int]) -> str:
+    """Return which lines are meant, neighbours as ranges, with their verb."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    told = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+    return f"line {told} is" if told.isdecimal() else f"lines {told} are"
 
 
 def _together(runs: list[Observation]) -> Observation:
@@ -100,7 +134,8 @@ def _together(runs: list[Observation]) -> Observation:
     return replace(runs[0], step_time_s=step_time_s, peak_bytes=max(peaks) if peaks else None)
 
 
-def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation:
+def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation | None:
+    """Return the run that a line tells of, None where no step of it was timed."""
     try:
         row = json.loads(line, object_pairs_hook=unique_keys(f"{where}: field"))
     except MeshwrightError:
@@ -112,9 +147,12 @@ def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation:
     unknown = sorted(set(row) - set(FIELDS))
     if unknown:
         raise MeshwrightError(f"{where}: {unknown[0]!r} is not a field; allowed: {', '.join(FIELDS)}")
+    if "step_time_s" in row and _is_nothing(row["step_time_s"]):
+        return None
     step_time_s = _within(row.get("step_time_s"), STEP_TIME_S, f"{where}: step_time_s")
     peak = row.get("peak_memory_bytes")
-    peak_bytes = None if peak is None else _within(peak, PEAK_BYTES, f"{where}: peak_memory_bytes")
+    nothing = _is_nothing(peak)
+    peak_bytes = None if nothing else _within(peak, PEAK_BYTES, f"{where}: peak_memory_bytes")
     for name in ("model", "cluster"):
         if name in row and not (isinstance(row[name], str) and row[name]):
             raise MeshwrightError(f"{where}: {name} is {row[name]!r}; a name or a path is expected")
@@ -127,6 +165,11 @@ def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation:
     except MeshwrightError as error:
         raise MeshwrightError(f"{where}: {error}") from None
     return Observation(problem, plan, step_time_s, peak_bytes)
+
+
+def _is_nothing(value: Any) -> bool:
+    """Return whether a value says that nothing was measured: null, or NaN as Python writes it."""
+    return value is None or (isinstance(value, float) and isnan(value))
 
 
 def _within(value: Any, limits: tuple[float, float], where: str) -> float:

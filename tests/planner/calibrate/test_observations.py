@@ -1,6 +1,7 @@
 """Runs of one's own in JSONL: plans by path or in place, strategies, and lines that are wrong."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -29,7 +30,7 @@ def log(tmp_path):
 
 def test_lines_of_one_plan_count_with_their_median_and_their_largest_peak(log):
     rows = [{"plan": "plan.json", "step_time_s": t, "peak_memory_bytes": 1e9 * t} for t in (1.0, 9.0, 2.0)]
-    (one,) = read_observations(log(*rows), Given(), None)
+    (one,) = read_observations(log(*rows), Given(), None).runs
     assert (one.plan, one.step_time_s, one.peak_bytes) == (PLAN, 2.0, 9e9)
     assert one.problem.job.sequence_length == 2048
 
@@ -38,7 +39,7 @@ def test_a_line_ends_where_json_lines_end(log, tmp_path):
     name = "one\u2028plan\x85of\u2029many.json"
     (tmp_path / "plan.json").rename(tmp_path / name)
     line = json.dumps({"plan": name, "step_time_s": 1.0}, ensure_ascii=False)
-    (one,) = read_observations(log(f"{line}\r", line), Given(), None)
+    (one,) = read_observations(log(f"{line}\r", line), Given(), None).runs
     assert (one.plan, one.step_time_s) == (PLAN, 1.0)
 
 
@@ -48,7 +49,7 @@ def test_a_plan_in_place_and_a_strategy_are_the_same_as_a_path(log):
         {"plan": json.loads(PLAN.to_json()), "step_time_s": 1.0},
         {**told, "strategy": {"tp": 2, "zero_stage": 1}, "step_time_s": 3.0},
     ]
-    (one,) = read_observations(log(*rows), Given(), None)
+    (one,) = read_observations(log(*rows), Given(), None).runs
     assert (one.plan, one.step_time_s) == (PLAN, 2.0)
 
 
@@ -66,21 +67,21 @@ def test_paths_are_looked_for_beside_the_log_and_then_from_here(tmp_path, monkey
     told = {"model": "llama-3.1-8b", "cluster": "mine.yaml", "job": JOB | {"profile": "mine.toml"}}
     row = {**told, "strategy": {"tp": 2, "zero_stage": 1}, "step_time_s": 3.0}
     (logs / "run.jsonl").write_text(json.dumps(row))
-    (one,) = read_observations(logs / "run.jsonl", Given(), None)
+    (one,) = read_observations(logs / "run.jsonl", Given(), None).runs
     assert one.problem.cluster.name.startswith("mine")
     assert one.plan.profile == str(own / "mine.toml")
     (own / "plan.json").write_text(one.plan.to_json())
     (logs / "run.jsonl").write_text(
         json.dumps({"plan": "plan.json", "cluster": "mine.yaml", "step_time_s": 3.0})
     )
-    (again,) = read_observations(logs / "run.jsonl", Given(), None)
+    (again,) = read_observations(logs / "run.jsonl", Given(), None).runs
     assert (again.plan, again.problem.cluster) == (one.plan, one.problem.cluster)
 
 
 def test_what_is_given_comes_before_what_the_plan_records(log):
     (one,) = read_observations(
         log({"step_time_s": 1.0}), Given(plan=PLAN, cluster="dgx-a100", profile="fsdp2"), None
-    )
+    ).runs
     assert one.problem.cluster.accelerator.name.startswith("a100")
     assert (one.plan.profile, one.problem.profile.name) == ("fsdp2", "fsdp2")
 
@@ -88,7 +89,7 @@ def test_what_is_given_comes_before_what_the_plan_records(log):
 def test_a_framework_s_log_needs_the_plan_that_ran(tmp_path):
     path = tmp_path / "run.log"
     path.write_text("elapsed time per iteration (ms): 1500.0 |")
-    (one,) = read_observations(path, Given(plan=PLAN), None)
+    (one,) = read_observations(path, Given(plan=PLAN), None).runs
     assert one.step_time_s == 1.5
     with pytest.raises(MeshwrightError, match="--plan"):
         read_observations(path, Given(), None)
@@ -154,3 +155,28 @@ def test_a_framework_s_log_with_an_absurd_number_is_refused(tmp_path, line, told
 def test_an_empty_log_is_refused(log):
     with pytest.raises(MeshwrightError, match="no line"):
         read_observations(log(""), Given(), None)
+
+
+def test_lines_that_are_left_out_or_taken_together_are_named(log):
+    """A run that failed spoils no log, and nothing happens to a line in silence."""
+    other = replace(PLAN, micro_batch_size=2, num_microbatches=PLAN.num_microbatches // 2).to_dict()
+    rows = [
+        {"plan": "plan.json", "step_time_s": 1.0},
+        {"plan": "plan.json", "step_time_s": None, "peak_memory_bytes": None},
+        {"plan": "plan.json", "step_time_s": 3.0, "peak_memory_bytes": float("nan")},
+        {"plan": other, "step_time_s": 5.0},
+        {"plan": "plan.json", "step_time_s": float("nan")},
+        {"plan": "plan.json", "step_time_s": 2.0},
+        {"plan": "plan.json", "step_time_s": 4.0},
+    ]
+    got = read_observations(log(*rows), Given(), None)
+    assert [run.step_time_s for run in got.runs] == [2.5, 5.0]
+    left_out, together = got.notes
+    assert "lines 2, 5 are left out" in left_out
+    assert "lines 1, 3, 6-7 are of one plan" in together
+    assert read_observations(log(rows[0], rows[3]), Given(), None).notes == ()
+
+
+def test_a_log_of_failed_runs_alone_is_refused(log):
+    with pytest.raises(MeshwrightError, match="no line has a step_time_s"):
+        read_observations(log({"plan": "plan.json", "step_time_s": None}), Given(), None)
