@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshwright.costmodels.arrays import FloatArray, Num
+from meshwright.costmodels.arrays import FloatArray, IntArray, Num
 
 
 def exposed_time(communication_s: Num, window_s: Num, cost: Num) -> FloatArray:
@@ -21,3 +21,31 @@ def exposed_time(communication_s: Num, window_s: Num, cost: Num) -> FloatArray:
     """
     late = communication_s - (1 - cost) * np.asarray(window_s)
     return np.asarray(np.maximum(cost * np.asarray(communication_s), late))
+
+
+def exposed_in_turn(parts_s: FloatArray, windows_s: FloatArray, cost: Num) -> tuple[FloatArray, IntArray]:
+    """Return the seconds that parts sent one behind another add to a step, and the part that is waited for.
+
+    Part ``k`` is ready when ``windows[k]`` seconds of compute are left. If the network idles before it and
+    never again, parts from ``k`` on are sent during that window and behind it, those before ``k`` lie hidden:
+    ``cost x (parts before k) + (parts from k on) - (1 - cost) windows[k]``. The step feels the largest of
+    these, and at least what hiding costs. Of one part this is :func:`exposed_time`.
+
+    Parameters
+    ----------
+    parts_s, windows_s
+        Seconds, (..., V), in the order in which they are ready: windows never grow.
+    cost
+        As for :func:`exposed_time`; scalar.
+
+    Returns
+    -------
+    tuple
+        Seconds (...), and the part ``k`` that makes them so many, (...); -1 where all is hidden.
+    """
+    sent = np.cumsum(parts_s, axis=-1)
+    total, before = sent[..., -1:], sent - parts_s
+    late = total - (1 - cost) * (before + windows_s)
+    part = late.argmax(axis=-1)
+    longest, hidden = late.max(axis=-1), cost * total[..., 0]
+    return np.maximum(hidden, longest), np.where(longest > hidden, part, -1)

@@ -19,7 +19,7 @@ from meshwright.costmodels.schedule import NUM_KINDS, StaticSchedule
 
 @dataclass(frozen=True)
 class Path:
-    """A chain of dependent operations that leads to the last one of a rank.
+    """A chain of dependent operations that leads to the end of a rank, or to the last pass of a chunk.
 
     Attributes
     ----------
@@ -30,7 +30,10 @@ class Path:
     origin
         The rank whose first operation begins the chain.
     rank
-        The rank whose last operation ends the chain.
+        The rank whose last operation ends the chain, or whose chunk is waited for.
+    chunk
+        The chunk before whose last pass, the one that completes its gradients, the chain ends; -1 where it
+        leads to the end of the rank.
     """
 
     forward_counts: tuple[int, ...]
@@ -39,6 +42,7 @@ class Path:
     transfers: int
     origin: int
     rank: int
+    chunk: int = -1
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -54,7 +58,7 @@ def path_length(
     weight_s: ArrayLike = 0.0,
     ready_s: ArrayLike = 0.0,
 ) -> FloatArray:
-    """Seconds to the end of a path, ``(...)``; never more than the simulated end of its rank.
+    """Seconds to the end of a path, ``(...)``; never more than the simulated time of what it leads to.
 
     Times broadcast as in `meshwright.costmodels.pipeline.simulate`.
     """
@@ -74,19 +78,20 @@ def _binding(schedule: StaticSchedule, end: FloatArray, transfer: float) -> list
     return binding
 
 
-def _backtrack(schedule: StaticSchedule, binding: list[int], rank: int) -> Path:
-    """Follow binding predecessors from the last operation of a rank to the start of the step."""
-    at = int(schedule.last_operation()[rank])
+def _backtrack(schedule: StaticSchedule, binding: list[int], rank: int, chunk: int = -1) -> Path:
+    """Follow binding predecessors to the start of the step, from the end of a rank or a chunk's last pass."""
+    at = int(schedule.last_operation[rank] if chunk < 0 else schedule.last_passes[chunk])
     chain = [at]
     while (at := binding[at]) >= 0:
         chain.append(at)
     chained = np.array(chain)
     by_data = schedule.data[chained[:-1]] == chained[1:]
-    counts = np.bincount(schedule.passes[chained], minlength=NUM_KINDS * schedule.num_chunks)
+    held = chained if chunk < 0 else chained[1:]
+    counts = np.bincount(schedule.passes[held], minlength=NUM_KINDS * schedule.num_chunks)
     forward, backward, weight = counts.reshape(NUM_KINDS, schedule.num_chunks).tolist()
     transfers = int((by_data & schedule.crosses[chained[:-1]]).sum())
     origin = int(schedule.rank[chained[-1]])
-    return Path(tuple(forward), tuple(backward), tuple(weight), transfers, origin, rank)
+    return Path(tuple(forward), tuple(backward), tuple(weight), transfers, origin, rank, chunk)
 
 
 def critical_paths(
@@ -97,12 +102,17 @@ def critical_paths(
     ranks: Iterable[int] | None = None,
     weight_s: ArrayLike = 0.0,
     ready_s: ArrayLike = 0.0,
+    chunks: Iterable[int] = (),
 ) -> list[Path]:
-    """The critical path of one set of times to the end of each of some ranks (all), from one simulation."""
+    """The critical path of one set of times to the end of each of some ranks (all), from one simulation.
+
+    Behind them those to the start of the last pass of some chunks (none).
+    """
     seconds, transfer, lead = durations(schedule, forward_s, backward_s, transfer_s, weight_s)
     end = run(schedule, seconds, transfer, starts(schedule, ready_s, lead))
     binding = _binding(schedule, end[:, 0], float(transfer[0]))
-    return [_backtrack(schedule, binding, r) for r in (range(schedule.pp) if ranks is None else ranks)]
+    ends = [_backtrack(schedule, binding, r) for r in (range(schedule.pp) if ranks is None else ranks)]
+    return ends + [_backtrack(schedule, binding, int(schedule.rank_of_chunk[c]), c) for c in chunks]
 
 
 _BACKWARD_WORK = 2.0

@@ -35,8 +35,8 @@ class PipelineTimes:
     end_s
         ``(..., pp)``, end of the last operation of each rank.
     last_backward_start_s
-        ``(..., pp)``, start of the last backward of each rank, or of its last weight pass where these are
-        apart; its gradient reduction can overlap from there.
+        ``(..., pp * vpp)``, start of the last backward of each chunk, or of its last weight pass where these
+        are apart; its gradient reduction can overlap from there.
     busy_s
         ``(..., pp)``, time each rank computes.
     """
@@ -157,8 +157,8 @@ def simulate(
     seconds, transfer, lead = durations(schedule, forward_s, backward_s, transfer_s, weight_s)
     batch, pp = transfer.size, schedule.pp
     ready = starts(schedule, ready_s, lead)
-    last, last_backward = schedule.last_operation(), schedule.last_operation(schedule.last_kind)
-    end_s, last_backward_start_s = np.empty((batch, pp)), np.empty((batch, pp))
+    last, last_backward = schedule.last_operation, schedule.last_passes
+    end_s, last_backward_start_s = np.empty((batch, pp)), np.empty((batch, schedule.num_chunks))
     block = rows_at_once(schedule)
     for first in range(0, batch, block):
         rows = slice(first, first + block)
@@ -167,5 +167,5 @@ def simulate(
         last_backward_start_s[rows] = _start(schedule, last_backward, end, transfer[rows]).T
     once = seconds.reshape(NUM_KINDS, schedule.num_chunks, batch).sum(axis=0)
     busy_s = schedule.num_microbatches * sum(once[column] for column in schedule.chunks_of_rank.T)
-    shape = (*lead, pp)
-    return PipelineTimes(end_s.reshape(shape), last_backward_start_s.reshape(shape), busy_s.T.reshape(shape))
+    started = last_backward_start_s.reshape(*lead, schedule.num_chunks)
+    return PipelineTimes(end_s.reshape(*lead, pp), started, busy_s.T.reshape(*lead, pp))

@@ -95,12 +95,24 @@ class StaticSchedule:
         """``(pp, vpp)``, the chunks of each rank in model order; read-only."""
         return _frozen(np.argsort(self.rank_of_chunk, kind="stable").reshape(self.pp, self.vpp))
 
-    def last_operation(self, kind: int | None = None) -> IntArray:
-        """``(pp,)``, the last operation of each rank, or the last one of a kind."""
-        chosen = np.arange(self.kind.size) if kind is None else np.flatnonzero(self.kind == kind)
-        last = np.zeros(self.pp, dtype=np.intp)
-        np.maximum.at(last, self.rank[chosen], chosen)
-        return last
+    @cached_property
+    def last_passes(self) -> IntArray:
+        """``(chunks,)``, the operation that completes the gradients of each chunk; read-only."""
+        completing = np.flatnonzero(self.kind == self.last_kind)
+        last = np.zeros(self.num_chunks, dtype=np.intp)
+        np.maximum.at(last, self.chunk[completing], completing)
+        return _frozen(last)
+
+    @cached_property
+    def completed(self) -> IntArray:
+        """``(pp, vpp)``, the chunks of each rank in the order that completes their gradients; read-only."""
+        order = np.argsort(self.last_passes[self.chunks_of_rank], axis=1)
+        return _frozen(np.take_along_axis(self.chunks_of_rank, order, axis=1))
+
+    @cached_property
+    def last_operation(self) -> IntArray:
+        """``(pp,)``, the last operation of each rank, which completes gradients; read-only."""
+        return _frozen(self.last_passes[self.completed[:, -1]])
 
 
 def names() -> tuple[str, ...]:

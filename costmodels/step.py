@@ -5,9 +5,10 @@ gradient norm is a barrier between the two):
 
 ``step = max_r(end_r + exposed reduction_r) + max_r(optimizer_r) + fixed``
 
-where ``end_r`` comes from the event simulation of the pipeline. Gradient reduction overlaps with the rank's
-last backward pass (its last weight pass where the schedule tells these apart), gathering of updated
-parameters with its first forward pass (stages 1 and 2), by the profile's shares. What is left of the gather
+where ``end_r`` comes from the event simulation of the pipeline. The gradients of a chunk are reduced beside
+its last backward pass (its last weight pass where the schedule tells these apart) and what the rank runs
+after it (:mod:`meshwright.costmodels.completion`), updated parameters are gathered beside the rank's first
+forward pass (stages 1 and 2), by the profile's shares. What is left of the gather
 holds up the rank's first pass: all ranks gather at once, so a rank whose input arrives later feels nothing
 of it. Left out: optimizers that run on while other ranks start the next step.
 """
@@ -19,6 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
+from meshwright.costmodels.completion import late_reduction
 from meshwright.costmodels.layer import CAUSES as LAYER_CAUSES
 from meshwright.costmodels.memory import ITEMS, activation_bytes
 from meshwright.costmodels.overlap import exposed_time
@@ -215,9 +217,8 @@ def _time(
     times = simulate(schedule, forward, backward, tables.transfer_s[rows], weight, early)
     instant = simulate(schedule, forward, backward, 0.0, weight, early) if detail else times
 
-    reduction = np.einsum("brk,bk->br", kinds, tables.reduce_s[rows])
-    window = profile.overlap_gradients * (times.end_s - times.last_backward_start_s)
-    late = exposed_time(reduction, window, profile.overlap_cost)
+    reduction = np.einsum("bck,bk->bc", counts.sum(axis=-1), tables.reduce_s[rows])
+    late, _ = late_reduction(schedule, reduction, times, profile.overlap_gradients, profile.overlap_cost)
     rank = (times.end_s + late).argmax(axis=1)
     update = np.einsum("brk,bk->br", kinds, tables.optimizer_s[rows]).max(axis=1)
 
@@ -252,7 +253,7 @@ def _time(
         "parameter_gather": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_gather_s[rows])
         + _pick(gather - early, told),
         "gradient_reduction": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_reduce_s[rows])
-        + _pick(reduction - late, rank),
+        + _pick(_by_rank(schedule, reduction) - late, rank),
     }
     return {f"time.{k}": v for k, v in spent.items()} | {f"hidden.{k}": v for k, v in hidden.items()}, rank
 

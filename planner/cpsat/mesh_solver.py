@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
-from meshwright.costmodels.arrays import IntArray
-from meshwright.costmodels.paths import Path, base_paths, critical_paths, path_length
+from meshwright.costmodels.arrays import FloatArray, IntArray
+from meshwright.costmodels.completion import late_reduction
+from meshwright.costmodels.paths import Path, base_paths, critical_paths
+from meshwright.costmodels.pipeline import simulate
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.schedule import StaticSchedule, build
 from meshwright.costmodels.step import Price, chunk_times, gather_times, price
@@ -117,15 +119,39 @@ def schedule_of(task: MeshTask) -> StaticSchedule:
 def plan_paths(
     task: MeshTask, schedule: StaticSchedule, counts: IntArray, ranks: Iterable[int]
 ) -> list[Path]:
-    """Return the critical paths of a plan, (C, K, M), to the ends of some ranks."""
+    """Return the critical paths of a plan, (C, K, M), to the ends of some ranks.
+
+    Where a rank waits for the reductions of several chunks, also to the last pass of the first of them.
+    """
     tables, rows = task.tables, np.array([0])
     forward, backward, weight = chunk_times(schedule, tables, rows, counts[None])
     kinds = counts.sum(axis=-1)[schedule.chunks_of_rank].sum(axis=1)
     _, ready = gather_times(task.setting, schedule, tables, rows, kinds[None], forward)
-    transfer = float(tables.transfer_s[0])
-    return critical_paths(
-        schedule, forward[0], backward[0], transfer, ranks, weight_s=weight[0], ready_s=ready[0]
+    passes = forward[0], backward[0], float(tables.transfer_s[0])
+    reduction = counts.sum(axis=-1) @ tables.reduce_s[0]
+    early, _ = early_chunks(task.setting, schedule, passes, weight[0], ready[0], reduction)
+    chunks = [early[rank] for rank in ranks if early[rank] >= 0]
+    return critical_paths(schedule, *passes, ranks, weight[0], ready[0], chunks)
+
+
+def early_chunks(
+    setting: Setting,
+    schedule: StaticSchedule,
+    passes: tuple[FloatArray, FloatArray, float],
+    weight: FloatArray | float,
+    ready: FloatArray,
+    reduction: FloatArray,
+) -> tuple[list[int], FloatArray]:
+    """Return the chunk from which on ranks wait for reductions, -1 if none or the last, and until when, (R,).
+
+    Times are those of the chunks, (C,), in any unit.
+    """
+    times, profile = simulate(schedule, *passes, weight, ready), setting.profile
+    late, awaited = late_reduction(
+        schedule, reduction, times, profile.overlap_gradients, profile.overlap_cost
     )
+    early = np.where(awaited == schedule.completed[:, -1], -1, awaited)
+    return early.tolist(), times.end_s + late
 
 
 def stage_mixes(
@@ -152,8 +178,7 @@ class MeshSolver:
         self.constraints = Constraints(self.variables, self.scaled, task.recompute_uniform)
         self.constraints.add_all()
         self.objective = Objective(self.variables, self.scaled, self.scaled.floor_time(cutoff_s))
-        for path in base_paths(self.schedule):
-            self.objective.cut(path)
+        self.objective.cut(base_paths(self.schedule))
 
     def solve(
         self,
@@ -168,8 +193,7 @@ class MeshSolver:
         """
         best: Candidate | None = None
         bound, spent, rounds = 0.0, 0.0, 0
-        for path in paths:
-            self.objective.cut(path)
+        self.objective.cut(paths)
         if start is not None:
             self._cut_at(start)
             self.variables.hint(start.counts)
@@ -292,19 +316,20 @@ class MeshSolver:
             weight = relaxed.values(goals.weight) if self.schedule.split else 0.0
             moved = transfer / self.scaled.unit_s
             times = forward, backward, moved
-            ready = relaxed.values(goals.ready)
-            paths = critical_paths(self.schedule, *times, weight_s=weight, ready_s=ready)
-            ends = [float(path_length(path, *times, weight, ready)) for path in paths]
+            ready, reduction = relaxed.values(goals.ready), np.zeros(self.schedule.num_chunks)
+            if self.schedule.vpp > 1:
+                reduction = relaxed.values(goals.reduction)
+            early, ends = early_chunks(self.task.setting, self.schedule, times, weight, ready, reduction)
             if max(ends) <= relaxed.values([goals.finish])[0] * (1 + RELAXED_GAP):
                 return
-            for at in np.argsort(ends)[-RELAXED_CUTS:]:
-                goals.cut(paths[at])
+            latest = np.argsort(ends)[-RELAXED_CUTS:].tolist()
+            chunks = [early[rank] for rank in latest if early[rank] >= 0]
+            goals.cut(critical_paths(self.schedule, *times, latest, weight, ready, chunks))
 
     def _cut_at(self, found: Candidate) -> None:
         """Cut with the critical paths of a plan, to the end of every rank that could be last."""
         ranks = {0, self.schedule.pp - 1, found.critical_rank}
-        for path in plan_paths(self.task, self.schedule, found.counts, ranks):
-            self.objective.cut(path)
+        self.objective.cut(plan_paths(self.task, self.schedule, found.counts, ranks))
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,10 @@ class Scaled:
     reduce, reduce_floor, window
         Gradient reduction (K,); its part that no overlap hides (K,); the window of a rank's last pass, a
         backward or a weight pass, (K, M), rounded up.
+    hidden
+        The share of any such window that hides, between 0 and 1.
     gather, gather_floor, gather_window
-        The same for gathering parameters: (K,), (K,), (K,).
+        The same as the first three for gathering parameters: (K,), (K,), (K,).
     optimizer
         (K,).
     transfer, each_pass, fixed
@@ -89,6 +91,7 @@ class Scaled:
     reduce: IntArray
     reduce_floor: IntArray
     window: IntArray
+    hidden: float
     gather: IntArray
     gather_floor: IntArray
     gather_window: IntArray
@@ -114,6 +117,13 @@ class Scaled:
         """Return the memory units that are left for it beside the states of so many layers of each kind."""
         place = self._activations_away
         return int(np.iinfo(np.int64).max if place is None else place.room - place.states @ np.array(layers))
+
+    def longest(self, layers: IntArray, chunks: int, num_microbatches: int) -> int:
+        """Return the units of a step of layers (K,) in their slowest modes, nothing beside anything."""
+        passes = self.forward + self.backward.max(axis=1) + self.weight
+        once = self.gather + self.reduce + self.optimizer
+        each = int(passes @ layers) + 2 * chunks * (self.each_pass + self.transfer)
+        return num_microbatches * each + int(once @ layers) + self.fixed
 
     @property
     def _activations_away(self) -> Away | None:
@@ -151,6 +161,7 @@ def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, limits:
         reduce=_down(tables.reduce_s[0], unit),
         reduce_floor=_down(lost * tables.reduce_s[0], unit),
         window=_up(hidden * last_pass, unit),
+        hidden=float(hidden),
         gather=_down(tables.gather_s[0], unit),
         gather_floor=_down(lost * tables.gather_s[0], unit),
         gather_window=_up((1 - lost) * profile.overlap_parameters * tables.forward_s[0], unit),

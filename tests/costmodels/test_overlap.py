@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshwright.costmodels.overlap import exposed_time
+from meshwright.costmodels.overlap import exposed_in_turn, exposed_time
 
 
 def test_what_does_not_fit_the_window_is_late():
@@ -12,6 +12,19 @@ def test_what_does_not_fit_the_window_is_late():
 
 def test_what_fits_costs_its_slowdown():
     assert exposed_time(2.0, 8.0, 0.25) == 0.5
+
+
+def test_parts_wait_for_each_other():
+    """Parts of 6, 2 and 3 s, ready 7, 5 and 1 s before the end: sent without a break, until 4 s behind it.
+
+    Had the first taken 9 s, all would be 3 s later.
+    """
+    windows = np.array([7.0, 5.0, 1.0])
+    late, part = exposed_in_turn(np.array([[6.0, 2.0, 3.0], [9.0, 2.0, 3.0], [1.0, 1.0, 1.0]]), windows, 0.0)
+    assert late.tolist() == [4, 7, 0]
+    assert part.tolist() == [0, 0, -1]
+    late, part = exposed_in_turn(np.array([1.0, 1.0, 3.0]), windows, 0.5)
+    assert (late, part) == (0.5 * 2 + 3 - 0.5 * 1, 2)
 
 
 def test_arrays_broadcast():

@@ -70,6 +70,22 @@ def test_a_critical_path_is_as_long_as_its_rank_ends_late(case):
         assert path_length(path, *times) == pytest.approx(end_s[rank], rel=1e-12)
 
 
+@given(held_up_schedules(), st.data())
+def test_a_path_to_the_last_pass_of_a_chunk_is_exact_where_it_is_critical_and_a_bound_elsewhere(case, data):
+    schedule, *times = case
+    chunks = range(schedule.num_chunks)
+    start_s = simulate(schedule, *times).last_backward_start_s
+    own = critical_paths(schedule, *times[:3], (), *times[3:], chunks=chunks)
+    assert [path.chunk for path in own] == list(chunks)
+    assert [path.rank for path in own] == schedule.rank_of_chunk.tolist()
+    assert [float(path_length(path, *times)) for path in own] == pytest.approx(start_s, rel=1e-12)
+    other = [
+        data.draw(st.lists(seconds(), min_size=t.size, max_size=t.size).map(np.array)) for t in times[:2]
+    ]
+    for path in critical_paths(schedule, *other, *times[2:3], (), *times[3:], chunks=chunks):
+        assert path_length(path, *times) <= start_s[path.chunk] * ROUNDING
+
+
 @pytest.mark.parametrize("name", names())
 def test_base_paths_come_within_three_percent_of_nearly_equal_chunks(name):
     """What makes them worth starting from: stages that a planner balances differ by some percent."""

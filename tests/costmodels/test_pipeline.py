@@ -14,7 +14,7 @@ from tests.strategies import held_up_schedules, seconds, timed_schedules
 
 
 def oracle(schedule, forward_s, backward_s, transfer_s, weight_s, ready_s):
-    """Run every rank's list in a plain loop; return (end, start of last backward or weight) per rank.
+    """Run every rank's list in a plain loop; return (end of each rank, start of each chunk's last B or W).
 
     Knows only the order of each rank and that F needs F before, B needs B after, the turn at the end, W needs
     its B, and that a whole backward hands on its gradient after its W.
@@ -31,7 +31,7 @@ def oracle(schedule, forward_s, backward_s, transfer_s, weight_s, ready_s):
         whole |= {(c, m) for (_, c, m), is_whole in zip(queue, order.whole, strict=True) if is_whole}
         queues.append(queue)
     final = WEIGHT if schedule.split else BACKWARD
-    done, clock, last_start = {}, ready_s.tolist(), [0.0] * schedule.pp
+    done, clock, last_start = {}, ready_s.tolist(), [0.0] * (last + 1)
     while any(queues):
         for rank, queue in enumerate(queues):
             while queue:
@@ -52,7 +52,7 @@ def oracle(schedule, forward_s, backward_s, transfer_s, weight_s, ready_s):
                 start = max(clock[rank], arrival)
                 clock[rank] = start + (forward_s, backward_s, weight_s)[kind][chunk]
                 done[queue.pop(0)] = clock[rank]
-                last_start[rank] = start if kind == final else last_start[rank]
+                last_start[chunk] = start if kind == final else last_start[chunk]
     return clock, last_start
 
 
@@ -161,13 +161,24 @@ def test_the_pass_that_completes_the_gradients_ends_each_rank(case):
     """A backward of the first chunk of the rank, or a weight pass: the gradient reduction begins with it."""
     schedule, _, backward_s, _, weight_s = case
     times = simulate(*case)
-    last = schedule.last_operation()
+    last = schedule.last_operation
     assert (schedule.kind[last] == (WEIGHT if schedule.split else BACKWARD)).all()
     chunk = schedule.chunk[last]
     if not schedule.split:
         assert chunk.tolist() == schedule.chunks_of_rank[:, 0].tolist()
     final_s = (weight_s if schedule.split else backward_s)[chunk]
-    assert (times.last_backward_start_s + final_s == times.end_s).all()
+    assert (times.last_backward_start_s[chunk] + final_s == times.end_s).all()
+
+
+@given(timed_schedules())
+def test_chunks_are_completed_one_behind_another(case):
+    """Each once on its own rank, and those that come later in the model first where chunks are in a loop."""
+    schedule, times = case[0], simulate(*case)
+    assert np.sort(schedule.completed, axis=1).tolist() == schedule.chunks_of_rank.tolist()
+    assert (np.diff(times.last_backward_start_s[schedule.completed], axis=1) >= 0).all()
+    assert schedule.kind[schedule.last_passes].tolist() == [schedule.last_kind] * schedule.num_chunks
+    if schedule.name == "interleaved":
+        assert (np.diff(schedule.completed, axis=1) == -schedule.pp).all()
 
 
 def test_ten_thousand_plans_in_one_call_equal_one_by_one(monkeypatch):

@@ -62,6 +62,18 @@ def test_rounding_is_below_a_unit_a_layer(seed: int) -> None:
         assert s.floor_time(3.5 * s.unit_s) == 3
 
 
+@pytest.mark.parametrize("seed", SEEDS[:10])
+def test_no_plan_takes_longer_than_one_layer_after_another(seed: int) -> None:
+    for f, every, usable in fields(seed):
+        slowest = np.zeros(len(f.meshes))
+        np.maximum.at(slowest, every.row, every.step_s)
+        for row in range(len(f.meshes)):
+            task = f.task(row)
+            s = scale(f.setting, task.strategies, task.tables, task.want, Limits(usable))
+            chunks, m = int(task.strategies.chunks[0]), int(task.strategies.num_microbatches[0])
+            assert slowest[row] <= s.longest(task.want.layers, chunks, m) * s.unit_s * (1 + 1e-3)
+
+
 @pytest.mark.parametrize("seed", SEEDS[:12])
 def test_a_mesh_is_solved_to_its_own_optimum(seed: int) -> None:
     for f, every, usable in fields(seed):

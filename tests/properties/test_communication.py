@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.collectives import collective_time, group_size, hierarchical_pass, ring_pass
 from meshwright.costmodels.layer import CAUSES
-from meshwright.costmodels.overlap import exposed_time
+from meshwright.costmodels.overlap import exposed_in_turn, exposed_time
 from meshwright.costmodels.tables import BACKWARD, build_tables
 from meshwright.costmodels.work import Collective
 from meshwright.hardware.span import GroupSpan, group_span
@@ -194,6 +194,45 @@ def test_exposed_time_is_convex(x, y, v, w, cost, share):
 def test_compute_that_grows_never_shortens_compute_and_what_it_exposes(communication, window, cost, more):
     now, later = (w + exposed_time(communication, w, cost) for w in (window, window + more))
     assert now <= later * ROUNDING
+
+
+@st.composite
+def queues(draw):
+    """Seconds of parts sent one behind another, and how long before the end each is ready."""
+    size = draw(st.integers(1, 6))
+    parts, windows = (draw(st.lists(seconds, min_size=size, max_size=size).map(np.array)) for _ in range(2))
+    return parts, -np.sort(-windows)
+
+
+@given(queues())
+def test_parts_hidden_for_free_are_late_as_a_queue_is(queue):
+    """Played from part to part: each starts when it is ready and the one before is sent."""
+    sent = -np.inf
+    for part, window in zip(*queue, strict=True):
+        sent = max(sent, -window) + part
+    assert exposed_in_turn(*queue, 0.0)[0] == pytest.approx(max(sent, 0.0), abs=1e-9)
+
+
+@given(queues(), shares)
+def test_parts_in_turn_are_late_no_longer_than_together_at_the_last(queue, cost):
+    """Nor less than if all were ready with the first; where all are ready at once they are one."""
+    parts, windows = queue
+    late, part = exposed_in_turn(parts, windows, cost)
+    first, last = (exposed_time(parts.sum(), window, cost) for window in windows[[0, -1]])
+    assert first / ROUNDING - 1e-9 <= late <= last * ROUNDING + 1e-9
+    assert (part < 0) == (late <= cost * parts.sum())
+    together, _ = exposed_in_turn(parts, np.full_like(windows, windows[-1]), cost)
+    assert together == pytest.approx(last, abs=1e-9)
+
+
+@given(queues(), queues(), shares, shares)
+def test_parts_in_turn_are_late_convexly(one, other, cost, share):
+    """CP-SAT has what is convex and linear in pieces."""
+    size = min(len(one[0]), len(other[0]))
+    (x, v), (y, w) = ([each[:size] for each in queue] for queue in (one, other))
+    mixed, _ = exposed_in_turn(share * x + (1 - share) * y, share * v + (1 - share) * w, cost)
+    ends = share * exposed_in_turn(x, v, cost)[0] + (1 - share) * exposed_in_turn(y, w, cost)[0]
+    assert mixed <= ends + 1e-9
 
 
 @given(tensor_degrees, st.integers(0, 1), st.integers(1, 8), shares, st.sampled_from(PLACES))
