@@ -6,9 +6,13 @@ each tier the sub-blocks joined (g), each device's bandwidth (B) and the hop lat
 product of the g below a tier: the group's members that sit in one sub-block and drive its links together.
 
 - ring: all-gather and reduce-scatter move ``S (n-1)/n`` over the slowest tier, ``min(r B)``, in n-1 hops of
-  which ``(g_k - 1) x (blocks above)`` cross tier k. All-reduce is both (NCCL ``tuning.cc``).
+  which ``(g_k - 1) x (blocks above)`` cross tier k. All-reduce is both (NCCL ``tuning.cc``). The first hop
+  starts the kernels, each one after it costs :data:`RING_HOP` of it.
 - hierarchical: one ring a tier, innermost first, each on ``S / r`` bytes; latencies add along one block.
-- tree: ``log2 g`` hops a tier, bandwidth of the ring times 0.92 (NCCL ``tuning.cc``, tree factor).
+- tree: ``log2 g`` hops a tier, bandwidth of the ring times 0.92 (NCCL ``tuning.cc``, tree factor). It is for
+  what all ranks sum or all ranks get: NCCL gathers and scatters parts over rings alone (``PAT``, since 2.23,
+  where a node holds one member: left out), so that a thousand ranks wait for a thousand hops.
+- libraries for GPUs lay one ring over the whole group; a hierarchical pass is for those that lay one a tier.
 - own part: gathers, scatters and all-to-alls also copy ``S / n`` from a rank's input to its output, by the
   cores that send (:data:`~meshwright.hardware.span.COPY_SHARE`); an all-reduce leaves it where it is.
 
@@ -20,10 +24,12 @@ product of the g below a tier: the group's members that sit in one sub-block and
 
 - ramp: a pass whose bytes alone would take ``x`` seconds takes ``x (1 + (tau / x)^p)`` and its latency, as
   chunks fill and drain the pipeline of hops and protocols switch. One ``tau`` and ``p`` fit the nccl-tests
-  curves of eight A100, H100 and B200 from 2 to 500 MB within some 15 % (tau alone: 22, 15 and 20 us).
+  curves of eight A100, H100 and B200 from 2 to 500 MB within some 15 % (tau alone: 22, 15 and 20 us). The
+  levels of a tree over hosts fill one after the other: all-reduces of 1 MiB to 16 GiB over 4 to 512 nodes of
+  H100 (arXiv 2411.13055) come out 2 % short in the mean and 12 % off, 31 % short for 1 MiB over 4 nodes and
+  34 % long for 16 GiB over 512, which crowd the fabric less than rings do.
 
-Left out: in-network reduction (NVLS, SHARP), congestion between groups
-beyond each device's own share.
+Left out: in-network reduction (NVLS, SHARP), congestion between groups beyond each device's own share.
 """
 
 from collections.abc import Callable
@@ -35,11 +41,18 @@ from meshwright.costmodels.work import Collective
 from meshwright.hardware.span import GroupSpan
 
 TREE_FACTOR = 0.92
+RING_HOP = 0.5
+"""What a hop after the first costs of a tier's latency, which holds the start of a kernel: NCCL ``tuning.cc``
+has 1.9 us over NVLink, 4 to 8.5 us between nodes in rings of LL128. Gathers of half a KiB take 5.6, 7.4 and
+10.6 us over 2, 4 and 8 H100, 9.4, 11 and 15 over A100, 8.9, 11.4 and 17.5 over B200 (aiconfigurator)."""
 RAMP_S = 18e-6
 """Seconds of transmission at which a pass reaches half of its bandwidth."""
 RAMP_POWER = 0.65
 RAMP_LIMIT = 8.0
 """Low-latency protocols of small messages bound the ramp: the latency of a few bytes is in the hops."""
+FILL_LIMIT_S = 36e-6
+"""Of one level of a tree, which hands data on slot by slot: 512 KiB in each channel (NCCL's buffers of 4 MiB
+have 8 steps), some 2 to 4 channels for a port of 50 GB/s."""
 
 
 def ramped(transmission_s: Num) -> FloatArray:
@@ -70,7 +83,8 @@ def ring_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
     crossed = sizes > 1
     rate = np.where(crossed, _members_below(span) * span.bandwidth_bytes_per_s, np.inf).min(axis=-1)
     hops = ((sizes - 1) * _blocks_above(span) * span.latency_s).sum(axis=-1)
-    return np.asarray(hops + ramped(tensor_bytes * (n - 1) / n / rate))
+    start = np.where(crossed, span.latency_s, 0.0).max(axis=-1)
+    return np.asarray(start + RING_HOP * (hops - start) + ramped(tensor_bytes * (n - 1) / n / rate))
 
 
 def hierarchical_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
@@ -78,22 +92,29 @@ def hierarchical_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
     sizes = span.sizes
     share = np.asarray(tensor_bytes)[..., None] / _members_below(span)
     moved = share * (sizes - 1) / sizes / span.bandwidth_bytes_per_s
-    return np.asarray(((sizes - 1) * span.latency_s + ramped(moved)).sum(axis=-1))
+    hops = np.where(sizes > 1, 1 + RING_HOP * (sizes - 2), 0.0)
+    return np.asarray((hops * span.latency_s + ramped(moved)).sum(axis=-1))
 
 
 def tree_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
     """Return seconds for one pass up (or down) a tree."""
-    n = group_size(span)
-    crossed = span.sizes > 1
+    n, levels, crossed = group_size(span), np.ceil(np.log2(span.sizes)), span.sizes > 1
     rate = np.where(crossed, _members_below(span) * span.bandwidth_bytes_per_s, np.inf).min(axis=-1)
-    hops = (np.ceil(np.log2(span.sizes)) * span.latency_s).sum(axis=-1)
-    return np.asarray(hops + ramped(tensor_bytes * (n - 1) / n / (rate * TREE_FACTOR)))
+    moved = np.asarray(tensor_bytes * (n - 1) / n / (rate * TREE_FACTOR))
+    further = np.maximum(levels[..., 1:].sum(axis=-1) - 1, 0.0)  # the ramp holds one
+    filling = further * np.minimum(ramped(moved) - moved, FILL_LIMIT_S)
+    return np.asarray((levels * span.latency_s).sum(axis=-1) + ramped(moved) + filling)
 
 
-def _pass_time(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
-    """Return the fastest of ring, hierarchical and tree for one pass."""
-    first = np.minimum(ring_pass(tensor_bytes, span), hierarchical_pass(tensor_bytes, span))
-    return np.minimum(first, tree_pass(tensor_bytes, span))
+def _scatter(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return one pass that leaves each rank its own part, or brings all parts to all."""
+    ring = ring_pass(tensor_bytes, span)
+    return ring if span.one_ring else np.minimum(ring, hierarchical_pass(tensor_bytes, span))
+
+
+def _all_reduce(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
+    """Return two passes of the fastest algorithm that there is."""
+    return 2 * np.minimum(_scatter(tensor_bytes, span), tree_pass(tensor_bytes, span))
 
 
 def _all_to_all(buffer_bytes: Num, span: GroupSpan) -> FloatArray:
@@ -172,9 +193,9 @@ def _moved(formula: Callable[[Num, GroupSpan], FloatArray]) -> Callable[[Num, Gr
 
 
 _FORMULAS: dict[Collective, Callable[[Num, GroupSpan], FloatArray]] = {
-    "all_gather": _moved(_pass_time),
-    "reduce_scatter": _moved(_pass_time),
-    "all_reduce": lambda s, span: 2 * _pass_time(s, span),
+    "all_gather": _moved(_scatter),
+    "reduce_scatter": _moved(_scatter),
+    "all_reduce": _all_reduce,
     "all_to_all": _moved(_all_to_all),
     "broadcast": _broadcast,
     "send_recv": _send_receive,

@@ -55,7 +55,7 @@ def _spans(cluster: Cluster, laid: Sequence[_Laid], in_place: bool = False) -> l
     all_ = group_span(cluster, sizes, strides)
     columns = zip(all_.sizes, all_.bandwidth_bytes_per_s, all_.latency_s, strict=True)
     copy = 0.0 if in_place else all_.copy_s_per_byte
-    return [GroupSpan(*column, copy) for column in columns]
+    return [GroupSpan(*column, copy, all_.one_ring) for column in columns]
 
 
 def _folded(size: IntArray, stride: IntArray, s: Strategies) -> tuple[_Laid, _Laid]:

@@ -47,12 +47,16 @@ class GroupSpan:
         One hop between neighbours of the group on this tier.
     copy_s_per_byte
         What moving a byte of its own part from input to output costs a rank (one number, not one a tier).
+    one_ring
+        Whether libraries lay a ring over the whole group at once, as those for GPUs do (NCCL, RCCL); else
+        there may be one a tier (XLA on the axes of a torus, HCCL).
     """
 
     sizes: FloatArray
     bandwidth_bytes_per_s: FloatArray
     latency_s: FloatArray
     copy_s_per_byte: float = 0.0
+    one_ring: bool = False
 
     @cached_property
     def size(self) -> FloatArray:
@@ -97,7 +101,11 @@ def group_span(cluster: Cluster, size: ArrayLike, stride: ArrayLike) -> GroupSpa
     hops = [_hops(tier, spacing[..., k]) for k, tier in enumerate(cluster.tiers)]
     latencies = [tier.latency_s * hop for tier, hop in zip(cluster.tiers, hops, strict=True)]
     return GroupSpan(
-        joined, np.stack(rates, axis=-1), np.stack(latencies, axis=-1), _copy_s_per_byte(cluster.accelerator)
+        joined,
+        np.stack(rates, axis=-1),
+        np.stack(latencies, axis=-1),
+        _copy_s_per_byte(cluster.accelerator),
+        cluster.accelerator.kind == "gpu",
     )
 
 
@@ -130,6 +138,7 @@ def joined(inner: GroupSpan, outer: GroupSpan) -> GroupSpan:
         pick(inner.bandwidth_bytes_per_s, outer.bandwidth_bytes_per_s, np.minimum),
         pick(inner.latency_s, outer.latency_s, np.maximum),
         inner.copy_s_per_byte,
+        inner.one_ring,
     )
 
 

@@ -10,8 +10,8 @@ from meshwright.hardware.spec import Accelerator, Link, Tier
 FABRICS = frozenset({"rail", "fat-tree", "ethernet"})
 FABRIC_CONGESTION = 0.05
 """Per doubling of nodes beyond four: ring reduce-scatter on H100 nodes falls from 360 to 260 GB/s between 4
-and 128 nodes, 0.077 a doubling (NCCL issue 1229); all-reduce from 273 to 222 GB/s between 4 and 256 nodes,
-0.038 a doubling (arXiv 2411.13055)."""
+and 128 nodes, 0.077 a doubling (NCCL issue 1229); all-reduces of 256 MiB from 273 to 222 GB/s between 4 and
+256 nodes, 0.038 a doubling, part of it the levels of their tree (arXiv 2411.13055)."""
 
 
 def tier_of_link(link: Link, name: str, fan_out: int) -> Tier:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.collectives import (
+    FILL_LIMIT_S,
     RAMP_S,
+    RING_HOP,
     TREE_FACTOR,
     collective_time,
     group_size,
@@ -17,10 +19,10 @@ from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import GroupSpan, group_span
 
 
-def span(*tiers):
+def span(*tiers, one_ring=False):
     """Return a group from (members, bandwidth, latency) of each tier."""
     sizes, rates, hops = (np.array(column, dtype=float) for column in zip(*tiers, strict=True))
-    return GroupSpan(sizes, rates, hops)
+    return GroupSpan(sizes, rates, hops, one_ring=one_ring)
 
 
 FOUR = span((4, 100.0, 1.0))
@@ -28,18 +30,18 @@ TWO_BY_FOUR = span((4, 100.0, 1.0), (2, 10.0, 5.0))
 
 
 def test_a_ring_of_four():
-    """3 hops, and three quarters of 800 bytes at 100 a second."""
-    assert ring_pass(800.0, FOUR) == 3 + ramped(6)
+    """A hop and two shorter ones, and three quarters of 800 bytes at 100 a second."""
+    assert ring_pass(800.0, FOUR) == 1 + 2 * RING_HOP + ramped(6)
     assert group_size(FOUR) == 4
 
 
 def test_a_ring_over_two_tiers_runs_at_the_slower_one():
-    """Four members drive the outer links together: 40 a second; 7 hops, one of them long and 6 short."""
-    assert ring_pass(800.0, TWO_BY_FOUR) == pytest.approx(1 * 3 * 2 + 5 + ramped(800 * 7 / 8 / 40))
+    """Four members drive the outer links together: 40 a second; it starts with the long hop, six follow."""
+    assert ring_pass(800.0, TWO_BY_FOUR) == pytest.approx(5 + RING_HOP * 6 + ramped(800 * 7 / 8 / 40))
 
 
 def test_a_hierarchical_ring_sends_a_quarter_through_the_outer_tier():
-    inner, outer = 3 + ramped(800 * 3 / 4 / 100), 5 + ramped(200 * 1 / 2 / 10)
+    inner, outer = 1 + 2 * RING_HOP + ramped(800 * 3 / 4 / 100), 5 + ramped(200 * 1 / 2 / 10)
     assert hierarchical_pass(800.0, TWO_BY_FOUR) == pytest.approx(inner + outer)
 
 
@@ -47,12 +49,30 @@ def test_a_tree_has_few_hops_and_a_little_less_bandwidth():
     assert tree_pass(800.0, TWO_BY_FOUR) == pytest.approx(2 + 5 + ramped(800 * 7 / 8 / (40 * TREE_FACTOR)))
 
 
+def test_levels_of_a_tree_over_hosts_fill_one_after_the_other():
+    """Eight hosts are three levels, of which the ramp holds the first; more tiers below change nothing."""
+    moved = 800 * 31 / 32 / (4 * 10 * TREE_FACTOR)
+    filling = 2 * min(float(ramped(moved)) - moved, FILL_LIMIT_S)
+    outer = span((4, 100.0, 1.0), (8, 10.0, 5.0))
+    assert tree_pass(800.0, outer) == pytest.approx(2 + 3 * 5 + ramped(moved) + filling)
+
+
 def test_the_fastest_algorithm_counts():
-    """Without bytes to speak of the tree wins; with many the ring or the hierarchy."""
-    tiny, huge = 1e-9, 1e9
-    assert collective_time("all_gather", tiny, TWO_BY_FOUR) == tree_pass(tiny, TWO_BY_FOUR)
+    """Without bytes to speak of an all-reduce takes the tree; with many the ring or the hierarchy."""
+    tiny, huge, many = 1e-9, 1e9, span((4, 100.0, 1.0), (16, 10.0, 5.0))
+    assert collective_time("all_reduce", tiny, many) == 2 * tree_pass(tiny, many)
     rings = min(float(ring_pass(huge, TWO_BY_FOUR)), float(hierarchical_pass(huge, TWO_BY_FOUR)))
-    assert collective_time("all_gather", huge, TWO_BY_FOUR) == rings < tree_pass(huge, TWO_BY_FOUR)
+    assert collective_time("all_reduce", huge, TWO_BY_FOUR) == 2 * rings < 2 * tree_pass(huge, TWO_BY_FOUR)
+    assert collective_time("all_gather", huge, TWO_BY_FOUR) == rings
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_gpus_gather_and_scatter_over_one_ring(collective):
+    """Whatever the bytes: no tree, no ring a tier."""
+    gpus = span((4, 100.0, 1.0), (2, 10.0, 5.0), one_ring=True)
+    for size in (1e-9, 1.0, 1e9):
+        assert collective_time(collective, size, gpus) == ring_pass(size, gpus)
+    assert collective_time("all_reduce", 1e-9, gpus) == 2 * tree_pass(1e-9, gpus)
 
 
 def test_send_and_receive_is_one_hop_over_the_slowest_tier():

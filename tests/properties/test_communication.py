@@ -8,11 +8,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.collectives import collective_time, group_size, hierarchical_pass, ring_pass
+from meshwright.costmodels.collectives import (
+    RING_HOP,
+    collective_time,
+    group_size,
+    hierarchical_pass,
+    ring_pass,
+    tree_pass,
+)
 from meshwright.costmodels.layer import CAUSES
 from meshwright.costmodels.overlap import exposed_in_turn, exposed_time
 from meshwright.costmodels.tables import BACKWARD, build_tables
 from meshwright.costmodels.work import Collective
+from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import GroupSpan, group_span
 from tests.costmodels.cases import make_setting, make_strategies
 from tests.strategies import clusters, placed_groups
@@ -55,10 +63,33 @@ def test_no_bytes_take_no_time(collective, span):
 
 
 @given(tensor_bytes, spans())
-def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather_that_copy_nothing(size, span):
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather_that_copy_nothing_or_a_tree(size, span):
     still = replace(span, copy_s_per_byte=0.0)
     both = collective_time("reduce_scatter", size, still) + collective_time("all_gather", size, still)
-    assert collective_time("all_reduce", size, span) == collective_time("all_reduce", size, still) == both
+    tree = 2 * tree_pass(size, span) * (group_size(span) > 1) * (size > 0)
+    whole = collective_time("all_reduce", size, span)
+    assert whole == collective_time("all_reduce", size, still) == min(float(both), float(tree))
+
+
+@given(st.sampled_from(["all_gather", "reduce_scatter"]), st.floats(1.0, 1e12), st.integers(0, 9))
+def test_a_gather_over_gpus_passes_every_member_and_a_sum_a_logarithm_of_them(collective, size, doublings):
+    """Without bytes to speak of: each node more costs a gather a network hop, each doubling a sum two."""
+    nodes = [2**doublings, 2 ** (doublings + 1)]
+    few, many = (group_span(load_cluster(f"dgx-h100:{n}"), n, 8) for n in nodes)
+    hop, tiny = float(many.latency_s[-1]), 1e-3
+    gathered, summed = (
+        float(collective_time(each, tiny, many) - collective_time(each, tiny, few))
+        for each in (collective, "all_reduce")
+    )
+    assert gathered >= RING_HOP * hop * nodes[0] / ROUNDING
+    assert summed <= 2 * hop * (1 + 1e-3)
+    assert collective_time(collective, size, few) <= collective_time(collective, size, many) * ROUNDING
+
+
+@given(st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]), tensor_bytes, spans())
+def test_more_algorithms_never_take_longer(collective, size, span):
+    one, any_ = (float(collective_time(collective, size, replace(span, one_ring=b))) for b in (True, False))
+    assert any_ <= one
 
 
 @given(st.sampled_from(["all_gather", "reduce_scatter", "all_to_all"]), st.floats(1.0, 1e12), spans(2))
@@ -142,7 +173,7 @@ def test_tiers_that_a_group_does_not_reach_do_not_matter(size, cluster):
 @given(collectives, st.lists(tensor_bytes, min_size=1, max_size=4), spans())
 def test_collectives_are_priced_as_arrays_or_one_by_one(collective, sizes, span):
     columns = (np.stack([v] * len(sizes)) for v in (span.sizes, *_rates(span)))
-    rows = GroupSpan(*columns, span.copy_s_per_byte)
+    rows = GroupSpan(*columns, span.copy_s_per_byte, span.one_ring)
     together = collective_time(collective, np.array(sizes), rows)
     assert together.tolist() == [float(collective_time(collective, s, span)) for s in sizes]
 
