@@ -25,10 +25,13 @@ VOCABULARIES: Final = ((2023, 51_200), (2025, 32_000))
 """Where nothing says how many words a model knows: before 2023 GPT-2's, padded; before 2025 Llama's."""
 LATEST_VOCABULARY: Final = 128_256
 """Llama 3's; from then on those of public models lie between 100,000 and 260,000."""
+USUAL_WORDS: Final = (*(words for _, words in VOCABULARIES), LATEST_VOCABULARY)
 
 
 def usual_vocabulary(row: Row) -> int:
-    """Return the words of a usual model of a row's time; of one without a year Llama's."""
+    """Return the words of a usual model of a row's time (without a year Llama's), GPT-2's of a GPT."""
+    if "gpt" in row.model_name.lower():
+        return VOCABULARIES[0][1]
     year = row.year or VOCABULARIES[-1][0] - 1
     return next((words for before, words in VOCABULARIES if year < before), LATEST_VOCABULARY)
 
@@ -114,7 +117,7 @@ STYLES: Final[tuple[tuple[str, Style], ...]] = (
     (r"stablelm.*alpha", Style("gpt_neox", {}, {"vocab": 50688})),
     (r"stablelm-2", Style("stablelm", {}, _known(24, 2048, 32, 5632, 100352))),
     (r"gpt ~7b", Style("gpt2", _PLAIN_GPT, _known(32, 4096, 32, 16384, 51200))),
-    (r"gpt", Style("gpt2", {}, {"vocab": 51200})),
+    (r"gpt", Style("gpt2")),
     (r"bloom-560m", Style("bloom", {}, _known(24, 1024, 16, 4096, 250880))),
     (r"bloom-1.1b", Style("bloom", {}, _known(24, 1536, 16, 6144, 250880))),
     (r"falcon-7b", Style("falcon", {**_FALCON, "multi_query": True, "new_decoder_architecture": False})),
@@ -349,6 +352,7 @@ def graph_of(row: Row) -> tuple[ModelGraph, tuple[str, ...]]:
     mtp = predicts_ahead(row)
     if mtp:
         keys["num_nextn_predict_layers"] = 1
+    keys, assumed = _counted_words(row, keys, assumed, mtp)
     graph = _graph(json.dumps(keys, sort_keys=True), mtp)
     if _untied(row) and any(graph.tied):
         apart = _graph(json.dumps(keys | {"tie_word_embeddings": False}, sort_keys=True), mtp)
@@ -357,13 +361,37 @@ def graph_of(row: Row) -> tuple[ModelGraph, tuple[str, ...]]:
         return graph, assumed
     flipped = keys | {"tie_word_embeddings": not any(graph.tied)}
     other = _graph(json.dumps(flipped, sort_keys=True), mtp)
-    rounded = float(row.params_b).is_integer()  # "13B" is a name, 12.85 is a count
+    rounded = not _counted(row)
     if not rounded and _off(row, other) < _off(row, graph):
         said = "apart from" if any(graph.tied) else "shared with"
         return other, (*assumed, f"head {said} the embedding: so the printed parameters are met")
     if rounded and _off(row, graph) < 0.15:
         return graph, assumed
     return graph, (*assumed, f"parameters are off the {row.params_b} B printed by {_off(row, graph):.1%}")
+
+
+def _counted(row: Row) -> bool:
+    """Return whether a row prints a count of parameters: "13B" is a name, 12.85 is a count."""
+    return row.params_b is not None and not float(row.params_b).is_integer()
+
+
+def _counted_words(
+    row: Row, keys: dict[str, Any], assumed: tuple[str, ...], mtp: bool
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the keys with the usual vocabulary that meets a printed count best, where nothing tells one."""
+    said = f"vocabulary not stated: {keys.get('vocab_size', 0):,}"
+    if said not in assumed or not _counted(row):
+        return keys, assumed
+
+    def off(words: int) -> float:
+        """Return by how much a model that knows so many words misses the count."""
+        return _off(row, _graph(json.dumps(keys | {"vocab_size": words}, sort_keys=True), mtp))
+
+    best = min((keys["vocab_size"], *USUAL_WORDS), key=off)
+    if best == keys["vocab_size"]:
+        return keys, assumed
+    told = f"vocabulary not stated: {best:,}, of the usual ones nearest to the printed parameters"
+    return keys | {"vocab_size": best}, (*(a for a in assumed if a != said), told)
 
 
 def _untied(row: Row) -> bool:

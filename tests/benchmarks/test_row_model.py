@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.row_model import graph_of
+from benchmarks.row_model import USUAL_WORDS, graph_of
 from benchmarks.rows import read_rows
 from tests.benchmarks.cases import PLAIN
 
@@ -35,3 +37,21 @@ def test_words_that_nothing_tells_are_those_of_models_of_the_time(year: int | No
     graph, assumed = graph_of(row)
     assert graph.vocab_size == words
     assert f"vocabulary not stated: {words:,}" in assumed
+
+
+@given(words=st.sampled_from(USUAL_WORDS), layers=st.integers(16, 64), heads=st.integers(16, 48))
+def test_a_printed_count_tells_which_of_the_usual_vocabularies_a_model_has(
+    words: int, layers: int, heads: int
+) -> None:
+    sizes = {"layers": layers, "hidden": 128 * heads, "heads": heads, "kv_heads": heads}
+    row = replace(PLAIN, model_name="GPT", ffn_hidden=512 * heads, year=2024, params_b=None, **sizes)
+    billions = graph_of(replace(row, vocab=words))[0].parameters / 1e9
+    graph, _ = graph_of(replace(row, vocab=None, params_b=billions))
+    assert graph.vocab_size == words
+    name = graph_of(replace(row, vocab=None, params_b=round(billions)))[0]  # a name counts nothing
+    assert name.vocab_size == 51_200
+
+
+def test_the_zero_bubble_paper_s_models_know_as_many_words_as_llama() -> None:
+    rows = [r for r in read_rows() if r.family == "zero-bubble"]
+    assert {graph_of(r)[0].vocab_size for r in rows} == {32_000}
