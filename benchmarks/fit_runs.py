@@ -108,6 +108,12 @@ def _low(run: Expressed) -> bool:
     return run.problem.precision.low_compute is not None
 
 
+def _reduces(run: Expressed) -> bool:
+    """Return whether gradients travel: those of replicas, or of a weight that two stages hold."""
+    plan = run.plan
+    return plan.num_devices > plan.tp * plan.pp or (plan.pp > 1 and any(run.problem.model.tied))
+
+
 ABOUT: Final[Mapping[str, Callable[[Expressed], bool]]] = {
     "grouped_fill": _experts,
     "permute_fraction": _experts,
@@ -120,7 +126,7 @@ ABOUT: Final[Mapping[str, Callable[[Expressed], bool]]] = {
     "jitter": lambda run: run.plan.num_devices > 1,
     "overlap_cost": lambda run: run.plan.num_devices > 1,
     "data_rate": lambda run: run.plan.num_devices > run.plan.tp * run.plan.pp,
-    "overlap_gradients": lambda run: run.plan.num_devices > run.plan.tp * run.plan.pp,
+    "overlap_gradients": _reduces,
     "overlap_parameters": lambda run: run.plan.num_devices > run.plan.tp * run.plan.pp,
     "fragmentation": lambda run: counter_of(run.row) in ("reserved", "nvidia-smi"),
     "communicator_bytes": lambda run: counter_of(run.row) == "nvidia-smi",

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.measured_prices import express
+from benchmarks.measured_prices import OUTSIDE_ALLOCATOR, express, price_rows
 from benchmarks.row_elsewhere import filled
+from benchmarks.rows import read_rows
+from meshwright.hardware.units import GB
 from tests.benchmarks.cases import PLAIN
 
 BARE = replace(
@@ -59,3 +61,34 @@ def test_what_is_stated_stays() -> None:
 
 def test_what_was_read_elsewhere_is_told() -> None:
     assert any(n.startswith("year not stated") for n in express(replace(PLAIN, year=None)).assumptions)
+
+
+@pytest.mark.parametrize(
+    ("framework", "year", "read"),
+    [
+        ("Megatron-LM fork (somebody/something)", 2024, (2023, False)),
+        ("Megatron-LM fork (somebody/something)", 2026, (2025, None)),
+        ("Megatron-LM", 2023, (2023, False)),
+        ("Megatron-LM", 2024, (2024, None)),
+        ("Megatron-Core r0.8.0", 2023, (2023, None)),
+        ("Megatron-LLaMA", 2023, (2023, None)),
+    ],
+)
+def test_a_fork_is_of_the_year_before_and_plain_layers_had_no_flash_attention_unless_told(
+    framework: str, year: int, read: tuple[int, bool | None]
+) -> None:
+    row = replace(BARE, framework=framework, year=year)
+    found, notes = filled(row)
+    assert (found.year, found.flash_attention) == read
+    assert bool(notes) == (found != row)
+    assert filled(replace(row, flash_attention=True))[0].flash_attention is True
+
+
+def test_peaks_of_runs_with_scores_in_memory_tell_their_kernel() -> None:
+    rows = [r for r in read_rows() if r.family == "zero-bubble"]
+    for priced in price_rows(rows):
+        assert priced.row.peak_memory_gib is not None
+        assert priced.memory is not None
+        allocated = sum(v for item, v in priced.memory.items() if item not in OUTSIDE_ALLOCATOR)
+        printed = priced.row.peak_memory_gib * GB  # the column is in GB
+        assert allocated == pytest.approx(printed, rel=0.12)
