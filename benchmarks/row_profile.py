@@ -52,6 +52,8 @@ CAPACITIES: Final = {"expert_padding": False, "dispatch_sync_s": 0.0}
 
 NOT_HIDDEN: Final = re.compile(r"\bno (comm )?overlap", re.IGNORECASE)
 """Words for gradients and parameters that travel while nothing computes."""
+FUSED_LOSS: Final = re.compile(r"\bfused (CE|cross.entropy)\b", re.IGNORECASE)
+"""Words for Megatron-Core's compiled cross entropy (``--cross-entropy-loss-fusion``)."""
 TENSOR_APART: Final = re.compile(r"\bTP overlap\b[^.;]*\boff\b", re.IGNORECASE)
 """Words for tensor-parallel traffic that runs beside no product."""
 BATCHES_BESIDE: Final = {"overlap_experts": 0.7, "layer_host_s": 5e-3}
@@ -212,6 +214,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         found["expand_fraction"] = UNPACKED
     if "chunked cross entropy" in row.notes.lower():
         found["loss"] = "chunked"
+    if settings.megatron(row) and FUSED_LOSS.search(row.notes):
+        found["loss"] = "jit"
     if "thunder" in row.framework.lower():
         found["gradient_buckets"] = False  # thunder.distributed.ddp reduces the gradients themselves
     if drops_tokens(row):

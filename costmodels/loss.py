@@ -2,9 +2,15 @@
 
 Bytes per logit on one rank, by counting tensors of a bf16 model:
 
-- ``full`` (PyTorch, Megatron ``vocab_parallel_cross_entropy``): bf16 logits are read, an fp32 copy becomes
-  the softmax and is kept for the backward pass (4 saved); it becomes its gradient in place, and the bf16
-  logits or their gradient exist beside it (6 in all). Forward moves 2 + 4 + 4 + 2, backward 4 + 4.
+- ``full`` (Megatron-LM's ``vocab_parallel_cross_entropy``): an fp32 copy of the logits becomes the softmax
+  and is kept for the backward pass (4 saved); it becomes its gradient in place, and the bf16 logits or their
+  gradient exist beside it (6 in all). Each step is a kernel: forward cast 6, maximum 4, difference 8,
+  exponent 8, sum 4, quotient 8 = 38, backward product with the loss's gradient 8 and cast 6 = 14.
+- ``jit`` (the same under ``--cross-entropy-loss-fusion``): compiled in three parts around two all-reduces,
+  cast and maximum 6, difference, exponent and sum 8, quotient 8 = 22; backward product and cast 4 + 4 + 2.
+- ``te`` (Transformer Engine's ``parallel_cross_entropy``, ``--cross-entropy-fusion-impl te``): one kernel
+  reads bf16 logits for maximum and sum, another writes their gradient over them (2 saved): forward 2 + 2 + 2,
+  backward its product with the loss's gradient 2 + 2.
 - ``torch`` (``F.cross_entropy(logits.float(), labels)``): bf16 logits are cast up, the log-softmax is kept
   (4 saved); backward its gradient from the picked logit's (4 + 4) meets it: 12 at the peak. Forward moves 6 +
   8, the pick is small; backward 4 (zeros and scatter) + 12 + 6 (cast down). Over split logits
@@ -44,7 +50,7 @@ from typing import Final
 from meshwright.costmodels.vocabulary import LossKernel
 from meshwright.hardware.errors import UnknownNameError
 
-FULL_LOGITS: Final = LossKernel(4, 6, 12, 8)
+FULL_LOGITS: Final = LossKernel(4, 6, 38, 14)
 CHUNKS: Final = 8
 """Of the tokens: torchtune's ``num_output_chunks``."""
 
@@ -55,6 +61,8 @@ LOSSES: Final = {
     "eager": LossKernel(8, 16, 22, 30),
     "engine": LossKernel(10, 18, 22, 30, gathered_bytes=2),
     "kernel": LossKernel(2, 2, 2, 4),
+    "jit": LossKernel(4, 6, 22, 10),
+    "te": LossKernel(2, 2, 6, 4),
     "compiled": LossKernel(2, 4, 4, 4),
     "sliced": LossKernel(4, 6, 8, 16),
     "pieces": LossKernel(4, 4.5, 6, 8),

@@ -106,7 +106,7 @@ MEGATRON: Final = Target(
         | {"mxfp8-weights"}
     ),
     optimizers=frozenset({"adamw", "adamw-bf16", "sgd", "momentum"}),
-    losses=frozenset({"full"}),
+    losses=frozenset({"full", "jit", "te"}),
     tunings=frozenset({"full"}),
     decoders_only=True,
     recompute_modules=frozenset(

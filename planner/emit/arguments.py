@@ -33,6 +33,8 @@ LOSS: Final = {
     "pieces": "Compute head and loss in pieces of 128 tokens in 16 bits, as LitGPT does; no argument does.",
     "sliced": "Take the cross entropy of 128 rows of 16-bit logits at a time, as LitGPT does: no argument.",
     "traced": "Capture the step with its loss in one graph; no argument does it for you.",
+    "jit": "Megatron-Core's compiled cross entropy (`--cross-entropy-loss-fusion`); no argument here.",
+    "te": "Transformer Engine's `parallel_cross_entropy`; no argument does it for you.",
     "compiled": "Compile the cross entropy by itself (`torch.compile`); no argument does it for you.",
 }
 

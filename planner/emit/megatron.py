@@ -40,6 +40,8 @@ OPTIMIZERS: Final[dict[str, Flags]] = {
     "sgd": {"--optimizer": "sgd", "--sgd-momentum": "0.0"},
     "momentum": {"--optimizer": "sgd", "--sgd-momentum": "0.9"},
 }
+LOSSES: Final = {"jit": "native", "te": "te"}
+"""Fused cross entropies in Megatron-Core's words."""
 EXCHANGES: Final = {"ring": "p2p", "all_gather": "all_gather"}
 
 
@@ -142,12 +144,19 @@ def precision_flags(plan: Plan) -> Flags:
     return {"--bf16": None, "--fp8-format": form, "--fp8-recipe": recipe, **gather, **reuse}
 
 
+def loss_flags(plan: Plan) -> Flags:
+    """Return which cross entropy runs: the plain one, or one of the two that Megatron-Core fuses."""
+    fused: Flags = {"--cross-entropy-loss-fusion": None}
+    return {} if plan.loss == "full" else {**fused, "--cross-entropy-fusion-impl": LOSSES[plan.loss]}
+
+
 def training_flags(plan: Plan) -> Flags:
     """Return batch, length and optimizer."""
     return {
         "--micro-batch-size": str(plan.micro_batch_size),
         "--global-batch-size": str(plan.global_batch_size),
         "--seq-length": str(plan.sequence_length),
+        **loss_flags(plan),
         **OPTIMIZERS[plan.optimizer],
         "--lr": str(ADAM["lr"]),
         "--weight-decay": str(ADAM["weight_decay"]),

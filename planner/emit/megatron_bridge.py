@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from meshwright.planner.emit.arguments import ADAM, CLIPPING
 from meshwright.planner.emit.base import Emitter
-from meshwright.planner.emit.megatron import degree_flags, limits, recompute_flags, sharding_flags, variables
+from meshwright.planner.emit.megatron import (
+    degree_flags,
+    limits,
+    loss_flags,
+    recompute_flags,
+    sharding_flags,
+    variables,
+)
 from meshwright.planner.emit.megatron_moe import Flags
 from meshwright.planner.emit.scripts import text
 from meshwright.planner.plan import Plan
@@ -92,12 +99,13 @@ def planned(folder, steps, data=None) -> ConfigContainer:
 
 def model_fields(problem: Problem, plan: Plan) -> dict[str, Any]:
     """Return the fields of the model's configuration that the plan decides."""
-    flags = {**degree_flags(problem, plan), **recompute_flags(problem, plan)}
+    flags = {**degree_flags(problem, plan), **recompute_flags(problem, plan), **loss_flags(plan)}
     flags.pop(ORDER, None)
     fields = _fields(flags)
     if plan.pp > 1 and plan.vpp > 1:
         fields["virtual_pipeline_model_parallel_size"] = plan.vpp
     experts = {"moe_permute_fusion": True} if "expert_model_parallel_size" in fields else {}
+    fields.setdefault("cross_entropy_loss_fusion", False)  # models of Transformers come with it
     return {**fields, **experts, "seq_length": plan.sequence_length}
 
 

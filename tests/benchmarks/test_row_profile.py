@@ -53,6 +53,12 @@ def test_thunder_compiles_where_its_executors_say_so(executors: str, how: str) -
     assert not got.gradient_buckets
 
 
+def test_a_fused_cross_entropy_of_megatron_is_read_from_a_rows_notes() -> None:
+    assert profile(framework="Megatron-LM", notes="grad overlap off, fused CE.").loss == "jit"
+    assert profile(framework="Megatron-LM", notes="grad overlap off.").loss == "full"
+    assert profile(framework="torchtitan", notes="fused CE").loss == "torch"
+
+
 def test_a_chunked_cross_entropy_is_read_from_a_rows_notes() -> None:
     assert profile(notes="chunked cross entropy loss saves 7.3 GiB").loss == "chunked"
     assert profile(notes="plain").loss != "chunked"

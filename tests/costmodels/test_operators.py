@@ -186,7 +186,7 @@ def test_cross_entropy_reduces_three_numbers_a_token():
     assert all(t.bytes == 0 for t in loss.traffic(ONE)[0])
     assert loss.logits(PAIR) == 10 * 5
     assert loss.parameters() == loss.local_parameters(ONE) == 0
-    assert (loss.forward(ONE)[0].bytes, loss.backward(ONE)[0].bytes) == (100 * 12, 100 * 8)
+    assert (loss.forward(ONE)[0].bytes, loss.backward(ONE)[0].bytes) == (100 * 38, 100 * 14)
 
 
 def test_a_kind_refuses_two_operators_of_one_name():

@@ -13,6 +13,7 @@ FLAGS = frozenset(
     --recompute-num-layers --recompute-modules --bf16 --fp16 --fp8-format --fp8-recipe --fp8-param-gather
     --reuse-grad-buf-for-mxfp8-param-ag --micro-batch-size --global-batch-size --seq-length --optimizer
     --use-precision-aware-optimizer --exp-avg-dtype --exp-avg-sq-dtype
+    --cross-entropy-loss-fusion --cross-entropy-fusion-impl
     --sgd-momentum --lr --weight-decay --adam-beta1 --adam-beta2 --clip-grad --num-layers --hidden-size
     --ffn-hidden-size --num-attention-heads --kv-channels --group-query-attention --num-query-groups
     --max-position-embeddings --make-vocab-size-divisible-by --untie-embeddings-and-output-weights

@@ -158,6 +158,13 @@ def test_the_recipe(precision: str, said: dict) -> None:
     assert {k: v for k, v in found.items() if "16" in k or "fp8" in k} == said
 
 
+@pytest.mark.parametrize(("loss", "said"), [("full", None), ("jit", ["native"]), ("te", ["te"])])
+def test_the_cross_entropy(loss: str, said: list[str] | None) -> None:
+    found = flags(*case("megatron", job={"loss": loss}))
+    assert ("--cross-entropy-loss-fusion" in found) == (said is not None)
+    assert found.get("--cross-entropy-fusion-impl") == said
+
+
 def test_copies_of_shards_are_instances_of_the_distributed_optimizer() -> None:
     assert flags(*case("megatron", dp_replicate=2))["--num-distributed-optimizer-instances"] == ["2"]
 

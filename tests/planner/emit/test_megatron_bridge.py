@@ -73,3 +73,11 @@ def test_virtual_stages_stand_beside_the_layout() -> None:
 def test_what_the_recipe_cannot_say_is_refused(job: dict, named: str) -> None:
     with pytest.raises(MeshwrightError, match=f"Megatron-Bridge.* cannot train this: .*{named}"):
         case("megatron-bridge", job=job)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"), [("full", (False, None)), ("jit", (True, "native")), ("te", (True, "te"))]
+)
+def test_the_cross_entropy_is_said_for_it_decides_what_logits_cost(loss: str, said: tuple) -> None:
+    fields = model_fields(*case("megatron-bridge", job={"loss": loss}))
+    assert (fields["cross_entropy_loss_fusion"], fields.get("cross_entropy_fusion_impl")) == said

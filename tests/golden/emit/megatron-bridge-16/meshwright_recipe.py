@@ -27,6 +27,8 @@ MODEL = {
     "recompute_granularity": 'full',
     "recompute_method": 'uniform',
     "recompute_num_layers": 1,
+    "cross_entropy_loss_fusion": True,
+    "cross_entropy_fusion_impl": 'te',
     "seq_length": 8192,
 }
 
