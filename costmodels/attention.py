@@ -91,9 +91,14 @@ class Attention(Plain):
         return shape.context_length if self.cross else shape.sequence_length
 
     def reach(self, shape: Shape) -> Num:
-        """Return the keys that a query sees at most: what a kernel streams past it, and thus its ramp."""
+        """Return the keys that a query sees at most: what a kernel streams past it, and thus its ramp.
+
+        Kernels are measured on causal sequences, of which a query sees half in the mean; of a causal window
+        it sees the whole, so that counts as a sequence of twice its length.
+        """
         seen: Num = 1.0 * self.keys(shape)
-        for limit in (self.window, self.topk_keys, self.chunk):
+        window = self.window if self.window is None or not self.causal else 2.0 * self.window
+        for limit in (window, self.topk_keys, self.chunk):
             if limit is not None and self.stride is None:
                 seen = np.minimum(seen, limit)
         return seen
