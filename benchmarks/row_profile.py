@@ -28,6 +28,8 @@ _KERNELS: Final = (
 )
 """Words of a stated kernel, and the kernel's name."""
 
+COMPILED: Final = tuple(group for group in GROUPS if group != "scaled_rotary")
+"""What ``torch.compile`` fuses; no kernel but its own is too narrow for a rotation that is scaled."""
 FUSED_NORMS: Final = 2025
 """From then on PyTorch runs ``nn.RMSNorm`` as one kernel (release notes 2.8 and 2.9)."""
 
@@ -186,11 +188,18 @@ def _deduplicates(row: Row) -> bool:
     return rack or (row.year or LATEST) >= HYBRID_LATER
 
 
+def _apart(row: Row, base: str) -> dict[str, str]:
+    """Return how the groups run that nothing fuses; torchtitan's own models turn complex numbers."""
+    own = find_profile(base).fusions
+    found = {group: "eager" if own[group] == "fused" else own[group] for group in COMPILED}
+    return found | ({"rotary": "complex"} if "torchtitan" in row.framework.lower() else {})
+
+
 def _switches(row: Row, base: str) -> dict[str, Any]:
     """Return what a row states of its stack."""
     found: dict[str, Any] = _attention(row, base)
     if (compiled := _compiled(row)) is not None and not settings.megatron(row):
-        found |= dict.fromkeys(GROUPS, "fused" if compiled else "eager")
+        found |= dict.fromkeys(COMPILED, "fused") if compiled else _apart(row, base)
         found |= {"overlap_tensor": ASYNC_TENSOR} if re.search("async.?tp", row.notes.lower()) else {}
         if base == "fsdp2-eager" and (row.year or LATEST) >= FUSED_NORMS:
             found["norm"] = "fused"

@@ -24,8 +24,12 @@ clamp (in front of a fused activation, whose input is one tensor)
     the clamps as above and a join: forward 8 + 8 = 16 beyond 6; backward 22 and the join of the branches'
     gradients 8 = 30 beyond 10; the joined tensor is kept beside the product's output: 4 bytes.
 rotary (``x * cos + rotate_half(x) * sin``)
-    forward 2 + 4 + 4 + 4 + 6 = 20 against 4; backward the same. Nothing more is kept: the turned copies take
-    the place of the product's output (queries, keys and values are products of their own).
+    forward 2 + 4 + 4 + 4 + 6 = 20 against 4; backward two products 8, a negation 2, two halves in tensors of
+    zeros 6, two sums 12 = 28. Nothing more is kept: the turned copies take the place of the product's output
+    (queries, keys and values are products of their own). *Complex* (pairs as one number of fp32, torchtitan):
+    cast 6, product 8, cast 6 either way. Megatron-LM's own, which stands in for a fused kernel where turned
+    features are *scaled* too (YaRN's attention factor): a join with what is not turned 4 more forward, and
+    backward instead of the halves a join 4 and what the turned part was cut from 4.
 residual (dropout and sum apart)
     with dropout 5 features and a mask against 3 and a mask; without it one sum either way.
 
@@ -35,7 +39,14 @@ probability 4, sum 2 + 4 + 4, concatenation 8, cast 6 = 28; backward casts 6 + 6
 of bias and probability 8 + 8, their sums 4 + 4, concatenation 4 = 40. At 32 bits nothing is cast: 24 and 32.
 The dispatch of PyTorch was seen to do these operators (2.13, CPU).
 
-Left out: the join of the branches' gradients where an eager stack makes both by one product (8 bytes; 28
+Of these bytes some are moved by kernels without vector loads
+(:class:`~meshwright.costmodels.work.Strided`): every kernel of ``rotate_half`` (4.5 elements a feature
+forward, 5.5 backward; Megatron-LM's has contiguous products to add, 3.5 each way), the product of complex
+numbers (half an element), clamps of slices (2 forward; backward their masks and choices, 5), the
+products of a bias with probabilities (1) and of both with the gradient (2).
+
+Left out: such kernels of eager norms and of experts whose branches interleave, the join of the branches'
+gradients where an eager stack makes both by one product (8 bytes; 28
 where they interleave), clamps that a module traced from code does outside its experts, operators that
 ``torch.compile`` splits, and eager chains of norms in 16 bits.
 """
@@ -46,10 +57,10 @@ from typing import Final
 
 from meshwright.costmodels.moe import ExpertActivation, ExpertGemm
 from meshwright.costmodels.operators import Operator, Pointwise
-from meshwright.costmodels.work import IN_EPILOGUE, BiasChain, Chain, Gate
+from meshwright.costmodels.work import IN_EPILOGUE, BiasChain, Chain, Gate, Strided
 
-FUSIONS: Final = ("fused", "eager")
-"""How a stack may run a group of operators."""
+FUSIONS: Final = ("fused", "eager", "complex")
+"""How a stack may run a group of operators; rotations alone may be ``complex``."""
 WIDE_BYTES: Final = 4
 """Of an element from which a recipe has nothing to cast."""
 
@@ -57,10 +68,12 @@ WIDE_BYTES: Final = 4
 NORM: Final = Chain(36 / 4, 86 / 6, 4.0, 6, 13)
 WIDE_NORM: Final = Chain(28 / 8, 80 / 12, 2.0, 4, 11)
 GATED: Final = Chain(10 / 6, 18 / 10, 2.0, 2, 3)
-ROTARY: Final = Chain(20 / 4, 20 / 4, 0.0, 5, 5)
+ROTARY: Final = Chain(20 / 4, 28 / 4, 0.0, 5, 9, Strided(20, 4.5), Strided(26, 5.5))
+COMPLEX_ROTARY: Final = Chain(20 / 4, 20 / 4, 0.0, 3, 3, Strided(8, 0.5), Strided(8, 0.5))
+SCALED_ROTARY: Final = Chain(24 / 4, 28 / 4, 0.0, 6, 9, Strided(14, 3.5), Strided(14, 3.5))
 DROPOUT: Final = Chain(5 / 3, 1.0, 0.0, 2, 2)
 
-GROUPS: Final = ("norm", "activation", "clamp", "rotary", "residual")
+GROUPS: Final = ("norm", "activation", "clamp", "rotary", "scaled_rotary", "residual")
 """Groups of memory-bound operators that a stack fuses or not."""
 
 _MASKS: Final = {False: 22 / 2, True: 36 / 4}
@@ -75,11 +88,17 @@ _CLAMPED: Final[Mapping[bool, Mapping[Gate, Chain]]] = {
     for wide, masks in _MASKS.items()
 }
 """Eager gated activations."""
-_CLAMPS: Final = {wide: Chain((8 + 3) / 3, (masks + 4 + 5) / 5, 4.0, 4, 10) for wide, masks in _MASKS.items()}
+_CLAMPS: Final = {
+    wide: Chain((8 + 3) / 3, (masks + 4 + 5) / 5, 4.0, 4, 10, Strided(8, 2), Strided(19, 5))
+    for wide, masks in _MASKS.items()
+}
 """Clamps in front of a fused activation, and that kernel."""
 EXPERT_BIASES: Final[Mapping[str, Mapping[bool, BiasChain]]] = {
     "epilogue": {False: IN_EPILOGUE, True: IN_EPILOGUE},
-    "weighted": {False: BiasChain(28, 40, 2, 6, 2, 3), True: BiasChain(24, 32, 2, 4, 1, 2)},
+    "weighted": {
+        False: BiasChain(28, 40, 2, 6, 2, 3, Strided(4, 1), Strided(16, 2)),
+        True: BiasChain(24, 32, 2, 4, 1, 2, Strided(4, 1), Strided(16, 2)),
+    },
 }
 """How a stack adds the biases of the experts' second product, of 16 and (``True``) 32 bits."""
 
@@ -94,14 +113,23 @@ def chain_of(
     group = "activation" if isinstance(op, ExpertActivation) else op.group
     if group == "activation":
         return _activation(op, fusions, wide)
+    assert isinstance(op, Pointwise)
+    if group == "rotary" and fusions.get("rotary") != "eager":
+        return _rotary(op, fusions)
     if fusions.get(group) != "eager":
         return None
-    assert isinstance(op, Pointwise)
     if group == "norm":
         return None if op.weights >= 2 * op.writes > 0 else WIDE_NORM if wide else NORM
     if group == "rotary":
         return ROTARY
     return DROPOUT if group == "residual" and op.mask_features else None
+
+
+def _rotary(op: Pointwise, fusions: Mapping[str, str]) -> Chain | None:
+    """Return the chain of a rotation by complex numbers, or of one that no fused kernel scales."""
+    if fusions.get("rotary") == "complex":
+        return COMPLEX_ROTARY
+    return SCALED_ROTARY if op.scaled and fusions.get("scaled_rotary") == "eager" else None
 
 
 def _activation(op: Pointwise | ExpertActivation, fusions: Mapping[str, str], wide: bool) -> Chain | None:

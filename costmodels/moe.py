@@ -26,8 +26,10 @@ from meshwright.costmodels.work import (
     Chain,
     Gate,
     Shape,
+    Strided,
     Traffic,
     Work,
+    chained,
 )
 
 FORWARD_KERNELS = 30
@@ -244,13 +246,14 @@ class ExpertGemm(Product):
         """Return the rows of one expert in the mean."""
         return expert_rows(shape, self.topk) / self.local_experts(shape)
 
-    def _biases(self, shape: Shape, element_bytes: float, each: int, together: int) -> tuple[Work, ...]:
+    def _biases(
+        self, shape: Shape, element_bytes: float, each: int, together: int, strided: Strided
+    ) -> tuple[Work, ...]:
         """Return the work of adding the biases, or of summing their gradients; none without a chain."""
         if self.bias_chain == IN_EPILOGUE:
             return ()
-        n, _ = self.local_dims(shape)
-        moved = element_bytes * expert_rows(shape, self.topk) * n
-        return (Work("memory", 0.0, moved, kernels=each * self.groups(shape) + together),)
+        made = expert_rows(shape, self.topk) * self.local_dims(shape)[0]
+        return (chained(element_bytes * made, each * self.groups(shape) + together, strided, made),)
 
     def _padding(self, shape: Shape) -> tuple[Work, ...]:
         """Return the copy to whole tiles or back; the copied features are those that no ``etp`` splits."""
@@ -262,13 +265,15 @@ class ExpertGemm(Product):
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the products, what adds the biases, and the copy."""
         how = self.bias_chain
-        biases = self._biases(shape, how.forward, how.forward_each, how.forward_kernels)
+        biases = self._biases(shape, how.forward, how.forward_each, how.forward_kernels, how.forward_strided)
         return *Product.forward(self, shape), *biases, *self._padding(shape)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the products for both gradients, what sums the biases', and the copy of the gradient."""
         how = self.bias_chain
-        biases = self._biases(shape, how.backward, how.backward_each, how.backward_kernels)
+        biases = self._biases(
+            shape, how.backward, how.backward_each, how.backward_kernels, how.backward_strided
+        )
         return *Product.backward(self, shape), *biases, *self._padding(shape)
 
 
@@ -296,16 +301,19 @@ class ExpertActivation(Weightless):
     def _features(self, shape: Shape, width: Num) -> Num:
         return expert_rows(shape, self.topk) * width / shape.etp
 
+    def _chained(self, moved: Num, kernels: int, strided: Strided, shape: Shape) -> tuple[Work, ...]:
+        made, width = self._features(shape, self.writes), shape.element_bytes / 2
+        return (chained(moved * shape.element_bytes, kernels, strided, made, width),)
+
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the bytes read and written once, times those of the chain."""
-        moved = self.chain.forward * self._features(shape, self.reads + self.writes) * shape.element_bytes
-        return (Work("memory", 0.0, moved, kernels=self.chain.forward_kernels),)
+        moved = self.chain.forward * self._features(shape, self.reads + self.writes)
+        return self._chained(moved, self.chain.forward_kernels, self.chain.forward_strided, shape)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return ``backward_ratio`` times the bytes of the forward pass, times those of the chain."""
-        moved = self._features(shape, self.reads + self.writes) * shape.element_bytes
-        moved = self.chain.backward * self.backward_ratio * moved
-        return (Work("memory", 0.0, moved, kernels=self.chain.backward_kernels),)
+        moved = self.chain.backward * self.backward_ratio * self._features(shape, self.reads + self.writes)
+        return self._chained(moved, self.chain.backward_kernels, self.chain.backward_strided, shape)
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return what is kept for the next product, in its type, and what a chain keeps beside it."""

@@ -16,7 +16,7 @@ from typing import ClassVar, Final, Literal, Protocol
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.part import Part
 from meshwright.costmodels.plain import Plain, Weightless
-from meshwright.costmodels.work import ONE_KERNEL, Chain, Gate, Shape, Traffic, Window, Work
+from meshwright.costmodels.work import ONE_KERNEL, Chain, Gate, Shape, Strided, Traffic, Window, Work, chained
 from meshwright.hardware.errors import MeshwrightError
 
 Region = Literal["sequence", "tensor"]
@@ -94,7 +94,7 @@ class Pointwise(Plain):
     rank; in the ``tensor`` region the features are split in ``units``. What it ``feeds_product`` alone is
     kept in that product's (8-bit) type. ``group`` is what a stack fuses together or leaves apart
     (:mod:`meshwright.costmodels.fusion`), ``chain`` how it runs there; ``gate`` how a gated activation joins
-    its branches.
+    its branches. A rotation may be ``scaled`` (YaRN's attention factor).
     """
 
     name: str
@@ -111,6 +111,7 @@ class Pointwise(Plain):
     feeds_product: bool = False
     group: PointwiseGroup = "other"
     gate: Gate = "plain"
+    scaled: bool = False
     chain: Chain = ONE_KERNEL
 
     @property
@@ -143,12 +144,16 @@ class Pointwise(Plain):
     def forward(self, shape: Shape) -> tuple[Work, ...]:
         """Return the bytes read and written once, times those of the chain."""
         moved = self.chain.forward * self._bytes(shape)
-        return (Work("memory", 0.0, moved, kernels=self.chain.forward_kernels),)
+        return (self._chained(moved, self.chain.forward_kernels, self.chain.forward_strided, shape),)
 
     def backward(self, shape: Shape) -> tuple[Work, ...]:
         """Return ``backward_ratio`` times the bytes of the forward pass, times those of the chain."""
         moved = self.chain.backward * self.backward_ratio * self._bytes(shape)
-        return (Work("memory", 0.0, moved, kernels=self.chain.backward_kernels),)
+        return (self._chained(moved, self.chain.backward_kernels, self.chain.backward_strided, shape),)
+
+    def _chained(self, moved: Num, kernels: int, strided: Strided, shape: Shape) -> Work:
+        made = shape.tokens * self.writes * self._share(shape)
+        return chained(moved, kernels, strided, made, shape.element_bytes / 2)
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes kept on one rank."""

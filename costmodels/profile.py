@@ -27,7 +27,7 @@ class Profile:
         Name of the attention kernel (:mod:`meshwright.costmodels.attention_kernels`).
     attention_fraction
         Factor on that kernel's measured rates.
-    norm, activation, clamp, rotary, residual
+    norm, activation, clamp, rotary, scaled_rotary, residual
         How these memory-bound operators run: ``fused`` or ``eager`` (:mod:`meshwright.costmodels.fusion`).
     gemm_fraction
         Factor on the accelerator's sustained GEMM rate (libraries of an architecture's first year).
@@ -188,6 +188,7 @@ class Profile:
     activation: str
     clamp: str
     rotary: str
+    scaled_rotary: str
     residual: str
     gemm_fraction: Num
     weight_gradient_fraction: Num

@@ -107,8 +107,9 @@ def _check(profile: Profile) -> None:
     if profile.pipeline_loss:
         find_loss(profile.pipeline_loss)
     for group, how in profile.fusions.items():
-        if how not in FUSIONS:
-            raise UnknownNameError(group, how, list(FUSIONS))
+        allowed = [name for name in FUSIONS if name != "complex" or group == "rotary"]
+        if how not in allowed:
+            raise UnknownNameError(group, how, allowed)
     if profile.expert_bias not in EXPERT_BIASES:
         raise UnknownNameError("expert_bias", profile.expert_bias, list(EXPERT_BIASES))
     if profile.overlap_transfers not in TRANSFERS_BESIDE:

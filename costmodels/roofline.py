@@ -31,6 +31,12 @@ FILL_K = 256
 device on which it was measured has its own."""
 REUSE = 8.0
 """Operand reuse, in elements, at which a tile runs at half of the large-tile rate."""
+STRIDED_ELEMENTS_PER_CORE_S = 2.3e9
+"""Elements that a core of a GPU makes where each one's place is computed apart: instructions bind it, not
+memory. Rotations by transformers' eager operators (4.5 such elements a feature forward, 5.5 backward) take
+3.8 and 4.6 ms on A100 (16,384 tokens of 10,240 features; one kernel 0.41), 0.59 and 0.60 ms on B200 (8,192
+of 5,120; one kernel 0.03): 1.9e9 and 2.4e9 a core. A gated activation of two slices takes 0.75 ms forward on
+H100 (268 million elements): 2.7e9 (github:linkedin/Liger-Kernel, benchmark/data/all_benchmark_data.csv)."""
 VECTOR_FRACTION = 0.4
 """Share of the fp32 peak, which counts fused multiply-adds, that vector work reaches: half of it as its
 multiplications and additions do not fuse, less as an exponential takes the time of 4 to 8 operations (CUDA
@@ -57,6 +63,8 @@ class DeviceRates:
         Peak of the fp32 units; None: not known, vector work is bound by memory.
     fill_k
         Inner length that filling and draining a GEMM tile's pipeline costs.
+    strided_elements_per_s
+        Elements whose places are computed apart (:class:`~meshwright.costmodels.work.Strided`).
     attention
         Rates measured on this device by the kernel's name; other kernels have their architecture's.
     """
@@ -72,6 +80,7 @@ class DeviceRates:
     architecture: str = ""
     vector_flops_per_s: Num | None = None
     fill_k: Num = FILL_K
+    strided_elements_per_s: Num = np.inf
     attention: Mapping[str, AttentionRates] = field(default_factory=dict)
 
 
@@ -124,6 +133,7 @@ def device_rates(accelerator: Accelerator, precision: Precision, fitted: bool = 
         accelerator.architecture,
         peaks.get("fp32"),
         FILL_K if got.gemm_fill_k is None else got.gemm_fill_k,
+        accelerator.num_cores * STRIDED_ELEMENTS_PER_CORE_S if accelerator.kind == "gpu" else np.inf,
         {name: AttentionRates(**shares) for name, shares in got.attention_shares.items()},
     )
 
@@ -191,7 +201,7 @@ def work_time(work: Work, rates: DeviceRates, profile: Profile, backward: bool =
     launch = work.kernels * rates.kernel_launch_s * (np.asarray(work.bytes) > 0)
     vector = rates.vector_flops_per_s
     if work.kernel == "memory" or (work.kernel == "vector" and vector is None):
-        return launch + memory
+        return launch + memory + _late(work, rates)
     if work.kernel == "vector" and vector is not None:
         return launch + np.maximum(work.flops / (vector * VECTOR_FRACTION), memory)
     if work.kernel == "gemm":
@@ -201,6 +211,12 @@ def work_time(work: Work, rates: DeviceRates, profile: Profile, backward: bool =
     share = own.share(work.k, work.n, backward=backward)
     sustained = rates.peak_flops_per_s * share * profile.attention_fraction
     return launch + np.maximum(work.flops / sustained, memory)
+
+
+def _late(work: Work, rates: DeviceRates) -> Num:
+    """Return what kernels without vector loads take beyond the time of their bytes."""
+    moving = work.strided_bytes / (rates.memory_bytes_per_s * rates.memory_fraction)
+    return np.maximum(0.0, np.asarray(work.strided_elements / rates.strided_elements_per_s - moving))
 
 
 def total_time(works: tuple[Work, ...], rates: DeviceRates, profile: Profile, backward: bool = False) -> Num:

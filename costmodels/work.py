@@ -112,8 +112,9 @@ class Work:
     ``m``, ``n``, ``k`` are the shape of a GEMM (rows, columns, inner); of an attention core ``k`` are the
     keys and ``n`` the features of a head, and ``core`` names its kernel (the profile's where empty).
     ``groups`` products of that shape run as one kernel (grouped GEMM). ``kernels`` counts launches.
-    ``low_precision`` products run in the recipe's 8- or 4-bit type. ``weight_gradient`` work can wait
-    (zero-bubble schedules).
+    Of the ``bytes`` of memory-bound work, ``strided_bytes`` belong to kernels that make ``strided_elements``
+    one by one (:class:`Strided`). ``low_precision`` products run in the recipe's 8- or 4-bit type.
+    ``weight_gradient`` work can wait (zero-bubble schedules).
     """
 
     kernel: KernelClass
@@ -127,6 +128,31 @@ class Work:
     low_precision: bool = False
     weight_gradient: bool = False
     core: str = ""
+    strided_bytes: Num = 0.0
+    strided_elements: Num = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """What kernels move and make whose tensors are slices or broadcast against each other.
+
+    Each element's place is computed apart (PyTorch's ``TensorIterator`` without vector loads), so that the
+    cores' instructions bind such a kernel rather than memory.
+
+    Attributes
+    ----------
+    bytes
+        Moved per feature of the output, at 16 bits.
+    elements
+        Made per feature of the output.
+    """
+
+    bytes: float = 0.0
+    elements: float = 0.0
+
+
+NONE_STRIDED = Strided()
+"""Kernels that load and store in vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +167,9 @@ class Chain:
         Bytes kept per feature of the output, beside what the fused kernel keeps, at 16 bits.
     forward_kernels, backward_kernels
         Launches.
+    forward_strided, backward_strided
+        Of the bytes, those of kernels without vector loads, and the elements that these make, per feature of
+        the output.
     """
 
     forward: float = 1.0
@@ -148,6 +177,8 @@ class Chain:
     saved: float = 0.0
     forward_kernels: int = 1
     backward_kernels: int = 1
+    forward_strided: Strided = NONE_STRIDED
+    backward_strided: Strided = NONE_STRIDED
 
 
 ONE_KERNEL = Chain()
@@ -166,6 +197,8 @@ class BiasChain:
         Launches for each product of the group.
     forward_kernels, backward_kernels
         Launches for all of them together.
+    forward_strided, backward_strided
+        As of a :class:`Chain`.
     """
 
     forward: float = 0.0
@@ -174,6 +207,20 @@ class BiasChain:
     backward_each: int = 0
     forward_kernels: int = 0
     backward_kernels: int = 0
+    forward_strided: Strided = NONE_STRIDED
+    backward_strided: Strided = NONE_STRIDED
+
+
+def chained(moved: Num, kernels: Num, strided: Strided, made: Num, width: Num = 1.0) -> Work:
+    """Return the work of a chain that moves so many bytes and makes features of ``width`` times 16 bits."""
+    return Work(
+        "memory",
+        0.0,
+        moved,
+        kernels=kernels,
+        strided_bytes=strided.bytes * made * width,
+        strided_elements=strided.elements * made,
+    )
 
 
 IN_EPILOGUE = BiasChain()

@@ -89,6 +89,8 @@ class DecoderSpec:
         Attention window of each layer, None for all tokens; a shorter pattern repeats over the layers.
     rotary_share
         Share of a head's features that the rotary embedding turns.
+    rotary_scaled
+        Whether what is turned is scaled as well (YaRN's attention factor, where it is not one).
     mixers, feeds
         One for each layer, None where a layer has none; a shorter pattern repeats over the layers. Empty:
         standard attention with ``windows``, a dense MLP of width ``ffn``.
@@ -131,6 +133,7 @@ class DecoderSpec:
     tied: bool = False
     windows: tuple[int | None, ...] = (None,)
     rotary_share: float = 1.0
+    rotary_scaled: bool = False
     mixers: tuple[Sublayer | None, ...] = ()
     feeds: tuple[Sublayer | None, ...] = ()
     residual_streams: int = 1

@@ -137,7 +137,18 @@ def rotary(spec: DecoderSpec, width: int, share: float, heads: int) -> tuple[Ope
     turned = round(width * share)
     if spec.positions != "rotary" or not turned:
         return ()
-    return (Pointwise("rotary", "tensor", turned, turned, units=heads, backward_ratio=1.0, group="rotary"),)
+    return (
+        Pointwise(
+            "rotary",
+            "tensor",
+            turned,
+            turned,
+            units=heads,
+            backward_ratio=1.0,
+            group="rotary",
+            scaled=spec.rotary_scaled,
+        ),
+    )
 
 
 def _gate(gate: tuple[Part, ...], query: Part) -> tuple[Operator, ...]:

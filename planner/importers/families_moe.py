@@ -17,6 +17,7 @@ from meshwright.planner.importers.family import (
     mtp_layers,
     rotary,
     rotary_width,
+    scaled_rotary,
     sizes,
     tied,
 )
@@ -150,6 +151,7 @@ MOE_FAMILIES: Final[Mapping[str, Family]] = {
             **sizes(2880, 36, 64, 2880, 201088, 8, 64, 131072),
             **biases(flag("attention_bias", default=True), mlp=NO),
             "gate": constant("clamped_offset"),
+            "rotary_scaled": scaled_rotary(True),
             "windows": windows.windowed(windows.all_but_every(default=2), 128),
             "mixers": attention(sinks=True),
             "feeds": experts(number=128, topk=4, width=FFN_WIDE, bias=YES, router_bias=YES),

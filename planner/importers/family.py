@@ -94,8 +94,35 @@ def sizes(
 
 
 def rotary(default: float) -> dict[str, Rule]:
-    """Return the rule for the share of a head's features that is rotated."""
-    return {"rotary_share": share(*ROTARY_SHARE, default=default)}
+    """Return the rules for the share of a head's features that is rotated, and whether they are scaled."""
+    return {"rotary_share": share(*ROTARY_SHARE, default=default), "rotary_scaled": scaled_rotary(False)}
+
+
+def scaled_rotary(default: bool) -> Rule:
+    """Return the rule for YaRN's attention factor: whether cosines and sines are scaled by another than one.
+
+    It follows from the stretch unless the file names it, or two of which it is the quotient
+    (``_compute_yarn_parameters`` of transformers' modeling_rope_utils.py).
+
+    Parameters
+    ----------
+    default
+        For a file that says nothing of how positions are stretched.
+    """
+
+    def read(reading: Reading) -> bool:
+        """Read the block of either name."""
+        blocks = (reading.config.find((name,))[1] for name in ("rope_scaling", "rope_parameters"))
+        given = next((block for block in blocks if isinstance(block, Mapping)), {})
+        kind = given.get("rope_type", given.get("type"))
+        if kind != "yarn":
+            return default if kind is None else False
+        if given.get("attention_factor") is not None:
+            return bool(given["attention_factor"] != 1)
+        above, below = given.get("mscale"), given.get("mscale_all_dim")
+        return bool(above != below) if above and below else given.get("factor") != 1
+
+    return read
 
 
 def rotary_width(default: int | None) -> Rule:

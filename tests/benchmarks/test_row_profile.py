@@ -26,7 +26,13 @@ def test_a_compiled_stack_fuses_what_an_eager_one_does_not() -> None:
 def test_an_eager_norm_is_one_kernel_from_the_generation_on_that_has_it() -> None:
     assert profile(year=FUSED_NORMS - 1).norm == "eager"
     assert profile(year=FUSED_NORMS).norm == "fused"
-    assert profile(year=FUSED_NORMS).rotary == "eager"
+    assert profile(year=FUSED_NORMS).activation == "eager"
+
+
+@pytest.mark.parametrize("year", [2023, FUSED_NORMS])
+def test_torchtitan_turns_complex_numbers_where_others_turn_halves(year: int) -> None:
+    assert profile(year=year).rotary == "complex"
+    assert profile(year=year, framework="transformers Trainer").rotary == "eager"
 
 
 def test_asynchronous_tensor_parallelism_is_read_from_a_rows_notes() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.moe import ExpertGemm
+from meshwright.costmodels.operators import Pointwise
 from meshwright.planner.graph import ModelGraph
 from meshwright.planner.importers.config import Config, ModelConfigError
 from meshwright.planner.importers.families import FAMILIES
@@ -353,3 +354,37 @@ def test_deepseek_v2_without_experts_of_a_token_is_refused(values: dict[str, Any
     with pytest.raises(ModelConfigError, match=r"deepseek_v2.*missing: num_experts_per_tok"):
         graph_of({"model_type": "deepseek_v2", **values})
     assert graph_of({"model_type": "deepseek_v2", "num_experts_per_tok": 6}).parameters > 0
+
+
+@pytest.mark.parametrize(
+    ("block", "scaled"),
+    [
+        ({}, False),
+        ({"rope_scaling": None}, False),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, False),
+        ({"rope_scaling": {"type": "yarn", "factor": 40}}, True),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 32.0}}, True),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 1.0}}, False),
+        ({"rope_scaling": {"type": "yarn", "factor": 40, "attention_factor": 1.0}}, False),
+        ({"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0}}, False),
+        ({"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 0.7}}, True),
+    ],
+)
+def test_a_stretch_by_yarn_scales_what_is_turned_unless_its_factor_is_one(
+    block: dict[str, Any], scaled: bool
+) -> None:
+    assert rotations_are_scaled({**LLAMA, "rope_scaling": None, **block}) == scaled
+
+
+def test_gpt_oss_is_stretched_unless_its_file_says_otherwise() -> None:
+    file = json.loads((FILES / "gpt-oss-20b.json").read_text())
+    silent = {key: value for key, value in file.items() if key != "rope_scaling"}
+    assert rotations_are_scaled(file) and rotations_are_scaled(silent)
+    assert not rotations_are_scaled(silent | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}})
+
+
+def rotations_are_scaled(values: dict[str, Any]) -> bool:
+    """Return whether every rotation of a model is."""
+    operators = [op for kind in graph_of(values).kinds for op in kind.operators]
+    (scaled,) = {op.scaled for op in operators if isinstance(op, Pointwise) and op.group == "rotary"}
+    return scaled
