@@ -26,6 +26,10 @@ Bytes per logit on one rank, by counting tensors of a bf16 model:
   (Megatron-LM of that time, ``_gather_along_last_dim``): 2 more.
 - ``kernel`` (cross entropy of flash-attn, Apex and Liger over logits that exist): one kernel reads bf16
   logits and keeps them, the backward pass writes the gradient over them: 2 bytes.
+- ``metrics`` (llm-foundry's MPT under Composer): that kernel, which writes the gradient beside the logits (4
+  at the peak), for they are looked at again: after each micro-batch's backward pass two train metrics
+  (``LanguageCrossEntropy``, ``LanguagePerplexity``) take ``F.cross_entropy`` of them under autocast, each
+  a log-softmax 2 + 2 and the cast that ``nll_loss`` asks for 2 + 4; told forward.
 - ``pieces`` (LitGPT's fine-tuning, ``lm_head_chunk_size`` and ``chunked_cross_entropy``): head and loss run
   over 128 tokens of each sequence at a time in 16 bits; every piece keeps its logits and their log-softmax
   (2 + 2 saved), and the backward pass holds two gradients of one piece, an eighth of 1,024 tokens (4.5 in
@@ -61,6 +65,7 @@ LOSSES: Final = {
     "eager": LossKernel(8, 16, 22, 30),
     "engine": LossKernel(10, 18, 22, 30, gathered_bytes=2),
     "kernel": LossKernel(2, 2, 2, 4),
+    "metrics": LossKernel(2, 4, 22, 4),
     "jit": LossKernel(4, 6, 22, 10),
     "te": LossKernel(2, 2, 6, 4),
     "compiled": LossKernel(2, 4, 4, 4),

@@ -8,7 +8,10 @@ from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.target import Target
 
-APART_LOSSES: Final = ("fused", "chunked", "pieces", "sliced", "traced", "compiled", "kernel", "jit", "te")
+APART_LOSSES: Final = (
+    *("fused", "chunked", "pieces", "sliced", "traced", "compiled", "kernel", "metrics"),
+    *("jit", "te"),
+)
 """Cross entropies that are not what a framework's own loss is: a kernel, in parts, or compiled."""
 
 

@@ -35,6 +35,7 @@ LOSS: Final = {
     "traced": "Capture the step with its loss in one graph; no argument does it for you.",
     "jit": "Megatron-Core's compiled cross entropy (`--cross-entropy-loss-fusion`); no argument here.",
     "te": "Transformer Engine's `parallel_cross_entropy`; no argument does it for you.",
+    "metrics": "flash-attn's cross entropy and Composer's two train metrics; no argument does it for you.",
     "compiled": "Compile the cross entropy by itself (`torch.compile`); no argument does it for you.",
 }
 

@@ -34,10 +34,12 @@ def test_kernels_move_less_than_chains_and_what_is_fused_holds_least():
     few = ("kernel", "fused", "pieces", "sliced", "torch", "eager")
     assert [moved[name] for name in few] == sorted({moved[name] for name in few})
     assert moved["compiled"] < moved["torch"]
+    assert moved["metrics"] == moved["kernel"] + 2 * (4 + 6)  # a log-softmax in 16 bits and a cast up, twice
     assert moved["te"] < moved["jit"] < moved["full"]  # Megatron-Core's three
     same = {"traced": "torch", "jit": "full", "te": "kernel"}
     held = {name: k.transient_bytes * k.chunk_fraction for name, k in LOSSES.items()}
     assert all(held.pop(name) == held[other] for name, other in same.items())
+    assert held.pop("metrics") == held["compiled"]
     fused, whole = ["fused", "chunked", "kernel", "compiled"], ["pieces", "full", "sliced"]
     assert sorted(held, key=held.__getitem__) == [*fused, *whole, "torch", "eager", "engine"]
 
