@@ -70,12 +70,12 @@ def fitted(samples: Sequence[Sample], machine: Machine) -> Constants:
     tiers: dict[str, tuple[float, float]] = {}
     parts = [memory, products, cores, update]
     for name in TIERS:
-        tier = tier_fit(samples, name, tiers)
+        tier = tier_fit(samples, name, tiers, machine.kind == "gpu")
         if tier.values:
             tiers[name] = tier.values["bandwidth"], tier.values["latency"]
             parts.append(tier)
     if tiers:
-        parts.append(stack_fit(samples, tiers))
+        parts.append(stack_fit(samples, tiers, machine.kind == "gpu"))
     stack = parts[-1].values if tiers else {}
     shared = {**stack, **overlap_values(samples, machine)} if tiers else {}
     return Constants(

@@ -24,19 +24,20 @@ _RATES: Final[Mapping[ExchangeName, str]] = {"reduce_scatter": "scatter_rate", "
 """What each reaches of a gather's rate, by the profile's field."""
 
 
-def exchange_s(case: Exchange, tiers: Tiers) -> float:
-    """Return the seconds of a collective by the cost model."""
+def exchange_s(case: Exchange, tiers: Tiers, one_ring: bool = False) -> float:
+    """Return the seconds of a collective by the cost model; ``one_ring`` as libraries for GPUs lay it."""
     sizes = {"inside": case.inside, "across": case.across}
     used = [name for name in TIERS if name in tiers]
     span = GroupSpan(
         sizes=np.array([float(sizes[name]) for name in used]),
         bandwidth_bytes_per_s=np.array([tiers[name][0] for name in used]),
         latency_s=np.array([tiers[name][1] for name in used]),
+        one_ring=one_ring,
     )
     return float(collective_time(case.collective, float(case.tensor_bytes), span))
 
 
-def tier_fit(samples: Sequence[Sample], name: str, below: Tiers) -> Explained:
+def tier_fit(samples: Sequence[Sample], name: str, below: Tiers, one_ring: bool = False) -> Explained:
     """Return ``bandwidth`` and ``latency`` of a tier, given those below it.
 
     Reduce-scatters are left out: some backends run an all-reduce for them (:func:`stack_fit`).
@@ -51,16 +52,17 @@ def tier_fit(samples: Sequence[Sample], name: str, below: Tiers) -> Explained:
 
     def price(case: Exchange, values: Mapping[str, float]) -> float:
         """Return the seconds of an exchange over the tier."""
-        return exchange_s(case, {**below, name: (values["bandwidth"], values["latency"])})
+        return exchange_s(case, {**below, name: (values["bandwidth"], values["latency"])}, one_ring)
 
     best = max(case.tensor_bytes / seconds for case, seconds in own)
     shortest = min(seconds for _, seconds in own)
-    start = {"bandwidth": best, "latency": shortest / 2}
+    together = max(case.inside for case, _ in own) if name == "across" else 1  # ranks that share a link
+    start = {"bandwidth": best / together, "latency": shortest / 2}
     bounds = {"bandwidth": (best / 100, 10 * best), "latency": (1e-7, 2 * shortest)}
     return explained(own, price, start, bounds)
 
 
-def stack_fit(samples: Sequence[Sample], tiers: Tiers) -> Explained:
+def stack_fit(samples: Sequence[Sample], tiers: Tiers, one_ring: bool = False) -> Explained:
     """Return what the stack makes of the tiers' rates: those of FSDP2's units and of tensor ranks' tokens.
 
     ``data_rate`` and ``layer_rate`` are those of gathers, ``scatter_rate`` and ``reduce_rate`` what scatters
@@ -77,7 +79,7 @@ def stack_fit(samples: Sequence[Sample], tiers: Tiers) -> Explained:
         place, work = _stack_work(case)
         rate = values.get(place, 1.0) * values.get(_RATES.get(work, ""), 1.0)
         across = getattr(case, "across", 1)
-        return exchange_s(Exchange(work, case.tensor_bytes, case.inside, across), tiers) / rate
+        return exchange_s(Exchange(work, case.tensor_bytes, case.inside, across), tiers, one_ring) / rate
 
     works = [(place, _RATES.get(work)) for place, work in (_stack_work(case) for case, _ in own)]
     names = dict.fromkeys(name for pair in works for name in pair if name)

@@ -17,6 +17,7 @@ from meshwright.planner.calibrate.cases import (
     Update,
 )
 from meshwright.planner.calibrate.fits import fitted
+from meshwright.planner.calibrate.group_fits import exchange_s, tier_fit
 from meshwright.planner.calibrate.host_fits import layer_launches
 from tests.planner.calibrate.machines import (
     CALL_S,
@@ -113,6 +114,23 @@ def test_one_disturbed_sample_is_an_outlier_and_not_the_answer(found):
         return replace(sample, seconds=sample.seconds * (30 if sample.case == Stream("fp32", 2**18) else 1))
 
     assert fitted(samples(alter=disturbed), MACHINE).memory == pytest.approx(found.memory, rel=0.1)
+
+
+@pytest.mark.parametrize("one_ring", [True, False])
+def test_a_network_between_hosts_comes_back_as_the_planner_prices_it(one_ring):
+    """Gathers over one ring through all ranks are no gathers tier by tier."""
+    below = {"inside": (400e9, 3e-6)}
+    told = below | {"across": (20e9, 8e-6)}
+    cases = [
+        Exchange(name, size, 8, hosts)
+        for name in ("all_gather", "all_reduce")
+        for size in (2**16, 2**22, 2**28)
+        for hosts in (2, 16)
+    ]
+    measured = [Sample(case, exchange_s(case, told, one_ring)) for case in cases]
+    same, other = (tier_fit(measured, "across", below, ring).values for ring in (one_ring, not one_ring))
+    assert (same["bandwidth"], same["latency"]) == pytest.approx(told["across"], rel=0.02)
+    assert (other["bandwidth"], other["latency"]) != pytest.approx(told["across"], rel=0.02)
 
 
 def test_hosts_that_were_not_joined_have_one_tier():
