@@ -2,6 +2,7 @@
 
 .. code-block:: yaml
 
+    name: mine            # the file's own by default
     hidden: 4096          # required: hidden, layers, heads, ffn, vocab
     layers: 32
     heads: 32
@@ -21,6 +22,7 @@ refused.
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
@@ -55,26 +57,35 @@ def model_from_yaml(path: Path, *, mtp: bool = False) -> ModelGraph:
         values = parse_yaml(read_text(path, SIZE_LIMIT_BYTES), str(path))
     except CatalogueError as error:
         raise ModelConfigError(str(error)) from error
+    name = values.pop("name", path.stem)
     config = Config(str(path), values)
+    if not isinstance(name, str) or not name.strip():
+        config.refuse("name", name, "a text")
     if "model_type" in values:
         from meshwright.planner.importers.hf import model_from_config
 
-        return model_from_config(config, path.stem, mtp=mtp)
-    return decoder_graph(_spec(config), path.stem, family="yaml", mtp=mtp)
+        return model_from_config(config, name, mtp=mtp)
+    return decoder_graph(_spec(config), name, family="yaml", mtp=mtp)
 
 
 def _spec(config: Config) -> DecoderSpec:
-    """Return the specification with every value checked."""
+    """Return the specification with every value checked; all that is wrong is told at once."""
     known = [f.name for f in fields(DecoderSpec) if f.name in READERS]
-    unknown = [str(name) for name in config.values if name not in known]
-    if unknown:
-        raise ModelConfigError(
-            f"{config.source}: unknown fields {', '.join(unknown)}; known: {', '.join(known)}"
-        )
-    missing = [name for name in REQUIRED if name not in config.values]
+    unknown = [str(key) for key in config.values if key not in known]
+    missing = [key for key in REQUIRED if key not in config.values]
+    wrong = []
+    given: dict[str, Any] = {}
+    for key in [key for key in config.values if key in known]:
+        try:
+            given[key] = READERS[key](config, key, config.values[key])
+        except ModelConfigError as error:
+            wrong.append(str(error).removeprefix(f"{config.source}: "))
     if missing:
-        raise ModelConfigError(f"{config.source}: missing fields {', '.join(missing)}")
-    given = {name: READERS[name](config, name, value) for name, value in config.values.items()}
+        wrong.append(f"missing fields {', '.join(missing)}")
+    if unknown:
+        wrong.append(f"unknown fields {', '.join(map(_hinted, unknown))}; known: name, {', '.join(known)}")
+    if wrong:
+        raise ModelConfigError(f"{config.source}: " + "; ".join(wrong))
     if "head_dim" not in given and given["hidden"] % given["heads"]:
         config.refuse("hidden", given["hidden"], f"a multiple of heads ({given['heads']}), or give head_dim")
     derived = {"kv_heads": given["heads"], "head_dim": given["hidden"] // given["heads"]}
@@ -82,6 +93,12 @@ def _spec(config: Config) -> DecoderSpec:
     _refuse_ignored(config, spec)
     refuse_contradictions(config, spec)
     return spec
+
+
+def _hinted(key: str) -> str:
+    """Return a key, and the nearest that a file may have."""
+    near = get_close_matches(key, READERS, n=1)
+    return f"{key} ({near[0]}?)" if near else key
 
 
 def _refuse_ignored(config: Config, spec: DecoderSpec) -> None:

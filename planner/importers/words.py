@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from meshwright.planner.importers.config import MISSING, Config
+from meshwright.planner.importers.names import ACTIVATION_KEYS
 
 _NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "norm_epsilon": (
@@ -26,7 +27,7 @@ _NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "router_loss": ("router_aux_loss_coef", "aux_loss_alpha"),
 }
 _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "activation": ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
+    "activation": ACTIVATION_KEYS,
     "router_score": ("scoring_func",),
     "router_choice": ("topk_method",),
 }

@@ -18,6 +18,7 @@ from meshwright.planner.importers.config import (
     read_config,
 )
 from meshwright.planner.importers.hf import model_from_config
+from meshwright.planner.importers.names import ACTIVATION_KEYS
 
 SMALL: dict[str, Any] = {
     "model_type": "llama",
@@ -94,6 +95,27 @@ def test_other_values_are_refused_by_key(key: str, value: object) -> None:
         ModelConfigError, match="key/value heads" if key == "num_key_value_heads" else "hidden|" + key
     ):
         model_from_config(Config("f", values), "f")
+
+
+@pytest.mark.parametrize("model_type", ["llama", "bert", "vit", "t5", "mamba", "of-nobody"])
+@pytest.mark.parametrize("value", [[None], [3], {}, 7, [["LlamaForCausalLM"]], [""]], ids=repr)
+def test_classes_that_are_no_names_are_refused_by_key(model_type: str, value: object) -> None:
+    with pytest.raises(ModelConfigError, match=r"architectures is .*class names"):
+        model_from_config(Config("f", {**SMALL, "model_type": model_type, "architectures": value}), "f")
+
+
+@pytest.mark.parametrize("key", ACTIVATION_KEYS)
+def test_an_activation_is_a_name_and_one_that_nobody_has_is_remarked(key: str) -> None:
+    """What a layer costs hangs on no activation's name, but a framework may not know a misspelt one."""
+    for wrong in (3, ["silu"], True, ""):
+        with pytest.raises(ModelConfigError, match=f"{key} is"):
+            model_from_config(Config("f", {**SMALL, key: wrong}), "f")
+    plain, known, odd = (
+        model_from_config(Config("f", SMALL | own), "f") for own in ({}, {key: "gelu"}, {key: "silo"})
+    )
+    assert not any(key in note for note in (*plain.notes, *known.notes))
+    assert any(f"{key} 'silo'" in note for note in odd.notes)
+    assert odd.kinds == plain.kinds
 
 
 def test_folder_stands_for_the_file_in_it(tmp_path: Path) -> None:

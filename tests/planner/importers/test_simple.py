@@ -120,7 +120,7 @@ def test_a_config_in_yaml_is_a_config(tmp_path: Path) -> None:
         ("[" * 5000, "YAML"),
         ("!!python/object/apply:os.system ['true']", "YAML"),
         ("{hidden: 64}", "layers, heads, ffn, vocab"),
-        (LLAMA + ", hiden: 3}", "hiden.*known: hidden"),
+        (LLAMA + ", hiden: 3}", "hiden.*known: name, hidden"),
         (LLAMA + ", 7: 8}", "key.*7.*text"),
         (LLAMA + ", layers: 3}", "layers"),
         (LLAMA + ", layers: many}", "layers"),
@@ -158,3 +158,30 @@ def test_aliases_that_grow_without_bound_stay_a_short_message(tmp_path: Path) ->
 def test_a_long_yaml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelConfigError, match="at most"):
         load_model(yaml_file(tmp_path, "#" * 70_000))
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    """Who mends a file mends it once: values, missing fields and misspelt ones stand in one message."""
+    text = "{hiden: 64, layers: many, heads: -1, gated: 1, norms: [middle]}"
+    with pytest.raises(ModelConfigError) as caught:
+        load_model(yaml_file(tmp_path, text))
+    told = str(caught.value)
+    for part in (
+        "layers is 'many'",
+        "heads is -1",
+        "gated is 1",
+        "norms is",
+        "missing fields hidden, ffn, vocab",
+    ):
+        assert part in told
+    assert "hiden (hidden?)" in told
+    assert told.count("mine.yaml") == 1
+
+
+@pytest.mark.parametrize("text", [LLAMA + "}", "{model_type: gpt2}"])
+def test_a_model_may_say_its_name_and_has_its_file_s_otherwise(tmp_path: Path, text: str) -> None:
+    assert load_model(yaml_file(tmp_path, text)).name == "mine"
+    assert load_model(yaml_file(tmp_path, text.replace("{", "{name: ours, ", 1))).name == "ours"
+    for wrong in ("7", "''", "[a]", "null"):
+        with pytest.raises(ModelConfigError, match="name is"):
+            load_model(yaml_file(tmp_path, text.replace("{", "{name: " + wrong + ", ", 1)))
