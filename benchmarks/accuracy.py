@@ -1,12 +1,13 @@
 """How well the cost models predict published runs.
 
-``python -m benchmarks.accuracy [FILE ...]`` reads rows of the schema of ``data/README.md`` (the built-in ones
-without a file), prices each with the functions that ``solve`` uses, and prints per group and overall the
-errors of the step time, the agreement of ranks inside sweeps, the errors of the peak memory, who is called
-out of memory, every row that has no price with its reason, and what the targets ask for. ``--leave-one-out
-family`` prices each family with constants fitted without it; ``--cache`` keeps what is done, so that a run
-resumes. ``--without-fit`` prices with the sourced constants alone. ``--validated`` prices nothing: it tells
-for which accelerators, stacks and kinds of training the predictions were checked, by how many runs.
+``python -m benchmarks.accuracy [FILE ...]`` reads rows of the schema of ``data/README.md`` (the built-in
+ones without a file), prices each with the functions that ``solve`` uses, and prints per group and overall
+the errors of the step time, the agreement of ranks inside sweeps, the errors of the peak memory, who is
+called out of memory, every row that has no price with its reason, and for the built-in rows what their
+targets ask for (``--targets`` for other files too). ``--leave-one-out family`` prices each family with
+constants fitted without it; ``--cache`` keeps what is done, so that a run resumes. ``--without-fit`` prices
+with the sourced constants alone. ``--validated`` prices nothing: it tells for which accelerators, stacks and
+kinds of training the predictions were checked, by how many runs.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from unittest.mock import patch
 from benchmarks.accuracy_groups import KEYS, KINDS, kind_of
 from benchmarks.accuracy_left_out import left_out_figures, left_out_text, price_left_out
 from benchmarks.accuracy_report import figures, row_record, text
+from benchmarks.accuracy_targets import TARGETS
 from benchmarks.accuracy_validated import validated_figures, validated_text
 from benchmarks.measured_prices import price_rows
 from benchmarks.row_reading import read_all
@@ -38,14 +40,24 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write all figures")
     parser.add_argument("--rows", type=Path, metavar="OUT", help="write one JSON line a row")
     parser.add_argument("--by", action="append", choices=tuple(KEYS), help="groups; may be repeated")
-    parser.add_argument("--worst", type=int, default=0, metavar="N", help="list the N rows furthest off")
+    parser.add_argument("--worst", type=_count, default=0, metavar="N", help="list the N rows furthest off")
     parser.add_argument("--kind", choices=KINDS, help="only rows of this kind")
     parser.add_argument("--family", action="append", help="only rows of this family; may be repeated")
     parser.add_argument("--leave-one-out", choices=("family",), help="fit without each group in turn")
     parser.add_argument("--without-fit", action="store_true", help="price with sourced constants alone")
+    parser.add_argument(
+        "--targets", action="store_true", help="what built-in rows should reach, with FILE too"
+    )
     parser.add_argument("--validated", action="store_true", help="tell what was checked, and stop")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="of leave-one-out results, to resume")
     return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    """Return a whole number of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
+    return int(text)
 
 
 def chosen(options: argparse.Namespace) -> tuple[Row, ...]:
@@ -80,7 +92,8 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
     else:
         with constants(options):
             priced = price_rows(rows)
-        found = figures(priced, options.by or ("family",), options.worst)
+        targets = TARGETS if options.targets or not options.files else ()
+        found = figures(priced, options.by or ("family",), options.worst, targets)
         print(text(found))
     found["seconds"] = time.perf_counter() - begin
     print(f"\n{len(rows)} rows in {found['seconds']:.1f} s")

@@ -119,7 +119,12 @@ def worst_figures(runs: Sequence[Priced], count: int) -> list[Figures]:
     ]
 
 
-def figures(runs: Sequence[Priced], by: Sequence[str] = ("family",), worst: int = 0) -> Figures:
+def figures(
+    runs: Sequence[Priced],
+    by: Sequence[str] = ("family",),
+    worst: int = 0,
+    targets: Iterable[Target] = TARGETS,
+) -> Figures:
     """Return everything that is reported, as plain data.
 
     Parameters
@@ -128,6 +133,8 @@ def figures(runs: Sequence[Priced], by: Sequence[str] = ("family",), worst: int 
         Keys of :data:`~benchmarks.accuracy_groups.KEYS`.
     worst
         Rows to list, the furthest off first.
+    targets
+        What the rows should reach.
     """
     trusted = [p for p in runs if p.row.trusted]
     return {
@@ -150,7 +157,7 @@ def figures(runs: Sequence[Priced], by: Sequence[str] = ("family",), worst: int 
             for told in p.row.misread
         ],
         "worst": worst_figures(runs, worst),
-        "targets": target_figures(runs),
+        "targets": target_figures(runs, targets),
     }
 
 

@@ -201,6 +201,24 @@ def test_the_command_prices_a_file_and_loses_no_row(
     assert told["unpriced"] == [{"id": "lost", "reason": "accelerator not stated"}]
 
 
+def test_targets_are_those_of_the_built_in_rows_unless_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{line(PLAIN)}\n", encoding="utf-8")
+    for options, told in (([], False), (["--targets"], True)):
+        accuracy.main([str(file), *options])
+        assert ("targets (" in capsys.readouterr().out) is told
+
+
+@pytest.mark.parametrize("count", ["-3", "1.5", "many"])
+def test_a_number_of_rows_that_is_none_is_refused(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        accuracy.main(["--worst", count])
+    assert caught.value.code == 2
+    assert "--worst" in capsys.readouterr().err
+
+
 def test_a_file_that_is_none_ends_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         accuracy.main(["no-such-file.jsonl"])
