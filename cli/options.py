@@ -24,7 +24,7 @@ JobFile = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="M", help="Preset name, config.json, its folder, or YAML."),
+    typer.Option("--model", metavar="M", help="Preset or its ORG/NAME, config.json, its folder, or YAML."),
 ]
 Cluster = Annotated[
     str | None,

@@ -21,18 +21,21 @@ class CatalogueError(MeshwrightError):
 
 
 class UnknownNameError(MeshwrightError):
-    """A catalogue, preset or target name that does not exist; the message lists near matches."""
+    """A catalogue, preset or target name that does not exist; the message lists near matches.
 
-    def __init__(self, what: str, name: str, known: list[str]) -> None:
+    ``like`` is compared with the known names where that is another; ``more`` says what else to try.
+    """
+
+    def __init__(self, what: str, name: str, known: list[str], like: str = "", more: str = "") -> None:
         from difflib import get_close_matches
 
-        near = get_close_matches(name, known, n=3, cutoff=0.4)
-        more = f" and {len(known) - MAX_NAMES_SHOWN} more" if len(known) > MAX_NAMES_SHOWN else ""
+        near = get_close_matches(like or name, known, n=3, cutoff=0.4)
+        rest = f" and {len(known) - MAX_NAMES_SHOWN} more" if len(known) > MAX_NAMES_SHOWN else ""
         if near:
             hint = f"did you mean {', '.join(near)}?"
         elif name.lower().endswith(FILES):
             hint = "there is no such file"
         else:
-            hint = f"known: {', '.join(sorted(known)[:MAX_NAMES_SHOWN])}{more}"
-        super().__init__(f"{what}: {name!r} is not known; {hint}")
+            hint = f"known: {', '.join(sorted(known)[:MAX_NAMES_SHOWN])}{rest}"
+        super().__init__(f"{what}: {name!r} is not known; {hint}{more}")
         self.name = name

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meshwright.hardware.errors import UnknownNameError
-from meshwright.planner.importers import PRESETS, load_model, preset_names
+from meshwright.planner.importers import PRESETS, _repositories, load_model, preset_names
 
 PUBLISHED = {
     file.stem: values["_parameters"]
@@ -52,3 +52,24 @@ def test_a_file_that_is_not_there_is_called_so() -> None:
 def test_near_names_are_offered() -> None:
     with pytest.raises(UnknownNameError, match=r"did you mean.*llama-3\.1-8b"):
         load_model("llama3.1-8b")
+
+
+def test_a_repository_whose_file_a_preset_is_stands_for_it() -> None:
+    assert load_model("meta-llama/Llama-3.1-8B") == load_model("llama-3.1-8b")
+    assert load_model("qwen/qwen3-30b-a3b") == load_model("qwen3-30b-a3b")
+    named = [name for name in preset_names() if name in _repositories().values()]
+    assert len(named) == len(_repositories()) > 100  # no two presets are of one repository
+
+
+def test_another_repository_is_met_with_the_nearest_preset_and_the_command_that_fetches_its_file() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        load_model("meta-llama/Llama-3.1-8B-Instruct")
+    told = str(caught.value)
+    assert "did you mean llama-3.1-8b," in told
+    assert (
+        "`hf download meta-llama/Llama-3.1-8B-Instruct config.json --local-dir Llama-3.1-8B-Instruct`" in told
+    )
+    for other in ("llama-3.1-8", "a/b/c", "mine/config.json", "a/b; rm -rf c", "-x/y"):
+        with pytest.raises(UnknownNameError) as caught:
+            load_model(other)
+        assert "hf download" not in str(caught.value)
