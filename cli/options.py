@@ -28,7 +28,12 @@ Model = Annotated[
 ]
 Cluster = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="C", help="Name such as dgx-h100:8 (eight nodes), or YAML."),
+    typer.Option(
+        "--cluster",
+        metavar="C",
+        help="Name such as dgx-h100:8 (eight nodes), dgx-a100:4@100GbE (behind another network; 8xNDR), "
+        "or YAML.",
+    ),
 ]
 GlobalBatch = Annotated[
     str | None, typer.Option("--global-batch", metavar="N", help="Sequences per optimizer step.")

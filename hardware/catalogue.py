@@ -1,18 +1,21 @@
 """Names to machines: the built-in data files, and the user's own.
 
-``load_cluster("dgx-h100:16")`` gives sixteen nodes, ``load_cluster("tpu-v5e:4x8")`` a slice of a pod,
+``load_cluster("dgx-h100:16")`` gives sixteen nodes, ``load_cluster("tpu-v5e-pod:4x8")`` a slice of a pod,
+``load_cluster("dgx-a100:4@100GbE")`` nodes behind another network (:mod:`meshwright.hardware.network`),
 ``load_cluster("a10g:1")`` one bare device on a host, ``load_cluster("mine.yaml")`` a file of one's own
 (``data/examples/`` has one). Listing reads no file; loading reads and validates only what is asked for.
 """
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from meshwright.hardware.errors import CatalogueError, UnknownNameError
 from meshwright.hardware.files import parse_yaml, read_text, read_yaml
+from meshwright.hardware.network import Network, read_network, split_network, with_network
 from meshwright.hardware.spec import Accelerator, Cluster
 
 if TYPE_CHECKING:
@@ -65,11 +68,12 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
 
 
 def load_cluster(text_or_path: str | Path) -> Cluster:
-    """Return a cluster from ``NAME``, ``NAME:COUNT``, ``NAME:AxBxC``, or a YAML file.
+    """Return a cluster from ``NAME``, ``NAME:COUNT``, ``NAME:AxBxC``, or a YAML file, ``@NETWORK`` or not.
 
     ``NAME`` is a node, rack or pod of :func:`cluster_names` (``COUNT`` of them, joined by its scale-out
     network), or an accelerator (``COUNT`` bare devices on one host). ``AxBxC`` is a slice of a torus
-    pod. A file says its count itself; ``mine.yaml:4`` overrides it.
+    pod. A file says its count itself; ``mine.yaml:4`` overrides it. ``NAME:COUNT@100GbE`` has another network
+    between its hosts (:func:`~meshwright.hardware.network.read_network`).
 
     Raises
     ------
@@ -78,17 +82,20 @@ def load_cluster(text_or_path: str | Path) -> Cluster:
     CatalogueError
         If the count, the slice or the file is wrong.
     """
-    text = str(text_or_path)
+    if isinstance(text_or_path, Path):
+        return _cluster_file(text_or_path)
+    text, word = split_network(text_or_path, YAML_SUFFIXES)
+    network = None if word is None else read_network(word)
     path, _, count = text.rpartition(":")
-    if isinstance(text_or_path, str) and path.endswith(YAML_SUFFIXES):
-        return _cluster_file(Path(path), _count(text, count))
-    if _is_path(text_or_path):
-        return _cluster_file(Path(text_or_path))
-    return _named_cluster(text.strip().lower())
+    if path.endswith(YAML_SUFFIXES):
+        return _cluster_file(Path(path), _count(text, count), network)
+    if _is_path(text):
+        return _cluster_file(Path(text), network=network)
+    return _named_cluster(text.strip().lower(), network)
 
 
 @lru_cache(maxsize=256)
-def _named_cluster(text: str) -> Cluster:
+def _named_cluster(text: str, network: Network | None) -> Cluster:
     from meshwright.hardware.build import box_of
 
     name, _, tail = text.partition(":")
@@ -99,18 +106,27 @@ def _named_cluster(text: str) -> Cluster:
         raise UnknownNameError("cluster (a catalogue's name, or a YAML file)", name, list(known))
     if name in _files("nodes") or name in aliases("nodes"):
         data = _builtin_cluster_data(aliases("nodes").get(name, name))
-        return _assemble(data, count, shape)
+        return _assemble(data, count, shape, network=network)
+    if network is not None:
+        hint = "a node of the catalogue, or a YAML file"
+        raise CatalogueError(name, "network", network.word, "none between bare devices on one host", hint)
     if shape:
         raise CatalogueError(text, "slice", tail, "a count of devices", f"{name}:8")
     return box_of(load_accelerator(name), count)
 
 
 def _assemble(
-    data: Any, count: int, shape: tuple[int, ...] | None = None, folder: Path | None = None
+    data: Any,
+    count: int,
+    shape: tuple[int, ...] | None = None,
+    folder: Path | None = None,
+    network: Network | None = None,
 ) -> Cluster:
     from meshwright.hardware.build import cluster_from_data
 
-    return cluster_from_data(data, _accelerator_of(data.accelerator, data.name, folder), count, shape)
+    own = data if network is None else with_network(data, network)
+    found = cluster_from_data(own, _accelerator_of(data.accelerator, data.name, folder), count, shape)
+    return found if network is None else replace(found, name=f"{found.name}@{network.word}")
 
 
 def _accelerator_of(given: str | dict[str, Any], where: str, folder: Path | None) -> Accelerator:
@@ -125,11 +141,11 @@ def _accelerator_of(given: str | dict[str, Any], where: str, folder: Path | None
     return load_accelerator(given)
 
 
-def _cluster_file(path: Path, count: int | None = None) -> Cluster:
+def _cluster_file(path: Path, count: int | None = None, network: Network | None = None) -> Cluster:
     from meshwright.hardware.schema import ClusterData
 
     data = _validate(ClusterData, read_yaml(path), str(path))
-    return _assemble(data, count or data.count, folder=path.parent)
+    return _assemble(data, count or data.count, folder=path.parent, network=network)
 
 
 def _accelerator_file(path: Path) -> Accelerator:

@@ -360,7 +360,8 @@ def fabric_like(cluster: Cluster) -> Tier:
     from meshwright.hardware.errors import MeshwrightError
 
     try:
-        return load_cluster(f"{cluster.name.partition(':')[0]}:2").tiers[-1]
+        node, at, network = cluster.name.partition("@")
+        return load_cluster(f"{node.partition(':')[0]}:2{at}{network}").tiers[-1]
     except MeshwrightError:
         inner = cluster.tiers[-1]
         return replace(inner, name="between nodes", bandwidth_bytes_per_s=inner.bandwidth_bytes_per_s / 8)
