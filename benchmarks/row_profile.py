@@ -56,6 +56,8 @@ NOT_HIDDEN: Final = re.compile(r"\bno (comm )?overlap", re.IGNORECASE)
 """Words for gradients and parameters that travel while nothing computes."""
 FUSED_LOSS: Final = re.compile(r"\bfused (CE|cross.entropy)\b", re.IGNORECASE)
 """Words for Megatron-Core's compiled cross entropy (``--cross-entropy-loss-fusion``)."""
+FOUNDRY: Final = re.compile(r"llm.?foundry", re.IGNORECASE)
+"""Its models take flash-attn's cross entropy, and its trainer two metrics of the same logits."""
 TENSOR_APART: Final = re.compile(r"\bTP overlap\b[^.;]*\boff\b", re.IGNORECASE)
 """Words for tensor-parallel traffic that runs beside no product."""
 BATCHES_BESIDE: Final = {"overlap_experts": 0.7, "layer_host_s": 5e-3}
@@ -211,6 +213,8 @@ def _switches(row: Row, base: str) -> dict[str, Any]:
         and not re.search(r"\+ *(thunder|eager)", row.framework.lower())
     ):
         found["loss"] = "sliced" if row.tuning == "full" else "pieces"
+    if FOUNDRY.search(row.framework):
+        found["loss"] = "metrics"
     if row.moe is not None and "torchtitan" in row.framework.lower() and not settings.captures_graphs(row):
         found["loss"] = "compiled"  # its configurations of mixtures: compile components ["loss"]
     if (ending := find_profile(base).pipeline_loss) and "pipeline" in row.framework.lower():

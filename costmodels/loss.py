@@ -26,7 +26,8 @@ Bytes per logit on one rank, by counting tensors of a bf16 model:
   (Megatron-LM of that time, ``_gather_along_last_dim``): 2 more.
 - ``kernel`` (cross entropy of flash-attn, Apex and Liger over logits that exist): one kernel reads bf16
   logits and keeps them, the backward pass writes the gradient over them: 2 bytes.
-- ``metrics`` (llm-foundry's MPT under Composer): that kernel, which writes the gradient beside the logits (4
+- ``metrics`` (llm-foundry's MPT, ``models/mpt/modeling_mpt.py``, under Composer, ``trainer/trainer.py``:
+  ``_eval_train_metrics``): that kernel, which writes the gradient beside the logits (4
   at the peak), for they are looked at again: after each micro-batch's backward pass two train metrics
   (``LanguageCrossEntropy``, ``LanguagePerplexity``) take ``F.cross_entropy`` of them under autocast, each
   a log-softmax 2 + 2 and the cast that ``nll_loss`` asks for 2 + 4; told forward.

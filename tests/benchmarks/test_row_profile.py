@@ -65,6 +65,22 @@ def test_a_fused_cross_entropy_of_megatron_is_read_from_a_rows_notes() -> None:
     assert profile(framework="torchtitan", notes="fused CE").loss == "torch"
 
 
+@pytest.mark.parametrize(
+    ("framework", "loss"),
+    [
+        ("llm-foundry/Composer (PyTorch FSDP1)", "metrics"),
+        ("LLM Foundry", "metrics"),
+        ("torchtitan FSDP1", "torch"),
+        ("FastChat FSDP", "torch"),
+        ("llama-recipes FSDP", "torch"),
+    ],
+)
+def test_train_metrics_are_those_of_the_stack_that_takes_them(framework: str, loss: str) -> None:
+    found = profile(framework=framework, year=2023)
+    assert found.name.startswith("fsdp1")
+    assert found.loss == loss
+
+
 def test_a_chunked_cross_entropy_is_read_from_a_rows_notes() -> None:
     assert profile(notes="chunked cross entropy loss saves 7.3 GiB").loss == "chunked"
     assert profile(notes="plain").loss != "chunked"
