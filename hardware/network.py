@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 PORT_GBIT: Final = {"EDR": 100.0, "HDR": 200.0, "NDR": 400.0, "XDR": 800.0}
 """Of four lanes of InfiniBand's generations (InfiniBand Trade Association, roadmap)."""
+FASTEST_GBIT: Final = 1600.0
+"""Of a port of Ethernet (IEEE P802.3dj)."""
 _WORD: Final = re.compile(r"(?:([1-9]\d?)x)?(?:([1-9]\d{0,3}(?:\.\d)?)gbe|(edr|hdr|ndr|xdr))", re.IGNORECASE)
 _FABRICS: Final = {
     "ethernet": ("ethernet", 20.0, 0.9, "the catalogue's gcp-a2"),
-    "infiniband": ("fat-tree", 8.0, 0.93, "the catalogue's oci-a100"),
+    "infiniband": ("fat-tree", 8.0, 0.96, "the catalogue's dgx-2"),
 }
 """By name: topology, microseconds of a hop, share of the rate that is reached, whose figures these are."""
 
@@ -52,8 +54,11 @@ def read_network(word: str) -> Network:
         If it tells none.
     """
     found = _WORD.fullmatch(word.strip())
-    if found is None:
-        allowed = "ports and rate of a host: 100GbE, 2x200GbE, 8xNDR (EDR, HDR, NDR, XDR)"
+    if found is None or float(found[2] or 0) > FASTEST_GBIT:
+        allowed = (
+            f"up to 99 ports of a host and their rate: 100GbE (up to {FASTEST_GBIT:.0f}GbE), 2x200GbE, 8xNDR "
+            "(EDR, HDR, NDR, XDR)"
+        )
         raise CatalogueError("cluster", "network", word, allowed, "dgx-a100:4@100GbE")
     ports, rate = int(found[1] or 1), found[2]
     port = f"{rate}GbE" if rate else found[3].upper()

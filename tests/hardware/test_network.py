@@ -29,7 +29,9 @@ def test_devices_of_a_host_share_its_ports(ports: int, gbit: int, node: str) -> 
     assert (cluster.num_devices, cluster.accelerator) == (own.num_devices, own.accelerator)
 
 
-@pytest.mark.parametrize(("word", "alike"), [("200GbE", "gcp-a2"), ("8xHDR", "oci-a100")])
+@pytest.mark.parametrize(
+    ("word", "alike"), [("200GbE", "gcp-a2"), ("4xEDR", "dgx-2"), ("8xHDR", "dgx-1-v100")]
+)
 def test_a_network_behaves_as_one_of_the_catalogue(word: str, alike: str) -> None:
     mine, theirs = (load_cluster(name).tiers[-1] for name in (f"dgx-a100:4@{word}", f"{alike}:4"))
     assert (mine.kind, mine.latency_s, mine.efficiency) == (theirs.kind, theirs.latency_s, theirs.efficiency)
@@ -59,7 +61,9 @@ def test_a_file_may_have_another_network_too_and_a_path_may_hold_the_sign(tmp_pa
     assert load_cluster(str(folder / "mine.yaml@100GbE")) == load_cluster(f"{EXAMPLE}@100GbE")
 
 
-@pytest.mark.parametrize("word", ["", "foo", "100", "0GbE", "0x100GbE", "HDR100", "-1GbE", "1e9GbE"])
+@pytest.mark.parametrize(
+    "word", ["", "foo", "100", "0GbE", "0x100GbE", "HDR100", "-1GbE", "1e9GbE", "9999GbE", "100x1GbE"]
+)
 def test_a_word_that_tells_no_network_is_refused(word: str) -> None:
     with pytest.raises(CatalogueError, match="network is"):
         load_cluster(f"dgx-a100:4@{word}")
