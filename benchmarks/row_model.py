@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
@@ -375,20 +376,30 @@ def _counted(row: Row) -> bool:
     return row.params_b is not None and not float(row.params_b).is_integer()
 
 
+def _printed(row: Row, graph: ModelGraph) -> bool:
+    """Return whether a model's parameters are those that a row prints, to its last digit."""
+    digits = -int(Decimal(str(row.params_b)).as_tuple().exponent)
+    return round(graph.parameters / GIGA, digits) == row.params_b
+
+
 def _counted_words(
     row: Row, keys: dict[str, Any], assumed: tuple[str, ...], mtp: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the keys with the usual vocabulary that meets a printed count best, where nothing tells one."""
+    """Return the keys with the usual vocabulary that meets a printed count best, where nothing tells one.
+
+    Only one that meets it to the last digit tells it: what is further off has other reasons. Where the count
+    already told the layers it tells nothing more.
+    """
     said = f"vocabulary not stated: {keys.get('vocab_size', 0):,}"
-    if said not in assumed or not _counted(row):
+    if said not in assumed or not _counted(row) or row.layers is None:
         return keys, assumed
 
-    def off(words: int) -> float:
-        """Return by how much a model that knows so many words misses the count."""
-        return _off(row, _graph(json.dumps(keys | {"vocab_size": words}, sort_keys=True), mtp))
+    def graph(words: int) -> ModelGraph:
+        """Return the model if it knows so many words."""
+        return _graph(json.dumps(keys | {"vocab_size": words}, sort_keys=True), mtp)
 
-    best = min((keys["vocab_size"], *USUAL_WORDS), key=off)
-    if best == keys["vocab_size"]:
+    best = min((keys["vocab_size"], *USUAL_WORDS), key=lambda words: _off(row, graph(words)))
+    if best == keys["vocab_size"] or not _printed(row, graph(best)):
         return keys, assumed
     told = f"vocabulary not stated: {best:,}, of the usual ones nearest to the printed parameters"
     return keys | {"vocab_size": best}, (*(a for a in assumed if a != said), told)

@@ -52,6 +52,29 @@ def test_a_printed_count_tells_which_of_the_usual_vocabularies_a_model_has(
     assert name.vocab_size == 51_200
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"params_b": 6.2}, 32_000),
+        ({"params_b": 5.9}, 51_200),  # no vocabulary makes it so few: something else is amiss
+        ({"params_b": 6.2, "layers": None}, 51_200),  # as many layers as make it so many
+    ],
+)
+def test_a_count_tells_the_vocabulary_only_where_one_meets_it_and_nothing_else_follows_from_it(
+    changes: dict[str, float | None], words: int
+) -> None:
+    sizes = {
+        "layers": 30,
+        "hidden": 4096,
+        "heads": 32,
+        "kv_heads": 32,
+        "ffn_hidden": 16384,
+        "gated_mlp": False,
+    }
+    row = replace(PLAIN, **{"model_name": "GPT", "year": 2024, "vocab": None, **sizes, **changes})
+    assert graph_of(row)[0].vocab_size == words
+
+
 def test_the_zero_bubble_paper_s_models_know_as_many_words_as_llama() -> None:
     rows = [r for r in read_rows() if r.family == "zero-bubble"]
     assert {graph_of(r)[0].vocab_size for r in rows} == {32_000}
