@@ -84,8 +84,18 @@ def test_a_fork_is_of_the_year_before_and_plain_layers_had_no_flash_attention_un
     assert filled(replace(row, flash_attention=True))[0].flash_attention is True
 
 
+@pytest.mark.parametrize(("year", "recompute"), [(2021, None), (2023, "none"), (2024, None)])
+def test_recomputation_was_off_unless_asked_for_after_the_years_whose_scripts_asked_for_it(
+    year: int, recompute: str | None
+) -> None:
+    row = replace(BARE, framework="Megatron-LM", year=year, flash_attention=None, recompute=None)
+    assert filled(row)[0].recompute == recompute
+    assert filled(replace(row, recompute="full"))[0].recompute == "full"
+
+
 def test_peaks_of_runs_with_scores_in_memory_tell_their_kernel() -> None:
     rows = [r for r in read_rows() if r.family == "zero-bubble"]
+    assert rows
     for priced in price_rows(rows):
         assert priced.row.peak_memory_gib is not None
         assert priced.memory is not None

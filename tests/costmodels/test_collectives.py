@@ -15,8 +15,10 @@ from meshwright.costmodels.collectives import (
     ring_pass,
     tree_pass,
 )
+from meshwright.costmodels.spans import layer_groups, state_spans
 from meshwright.hardware.catalogue import load_cluster
 from meshwright.hardware.span import GroupSpan, group_span
+from tests.costmodels.cases import make_strategies
 
 
 def span(*tiers, one_ring=False):
@@ -73,6 +75,25 @@ def test_gpus_gather_and_scatter_over_one_ring(collective):
     for size in (1e-9, 1.0, 1e9):
         assert collective_time(collective, size, gpus) == ring_pass(size, gpus)
     assert collective_time("all_reduce", 1e-9, gpus) == 2 * tree_pass(1e-9, gpus)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(
+    ("cluster", "one_ring"), [("dgx-h100:64", True), ("mi300x-8:64", True), ("tpu-v5p-pod:8x8x8", False)]
+)
+def test_who_lays_one_ring_follows_from_the_devices(cluster, one_ring, collective):
+    """Of few bytes to 512 members: GPUs wait for each of them, chips of a torus for those of its axes."""
+    members = group_span(load_cluster(cluster), 512, 1)
+    at_once, by_tier = float(ring_pass(1.0, members)), float(hierarchical_pass(1.0, members))
+    assert at_once > 2 * by_tier
+    assert float(collective_time(collective, 1.0, members)) == pytest.approx(at_once if one_ring else by_tier)
+
+
+@pytest.mark.parametrize(("cluster", "one_ring"), [("dgx-h100:8", True), ("tpu-v5p-pod:4x4x4", False)])
+def test_every_group_of_a_plan_runs_by_its_devices_libraries(cluster, one_ring):
+    own, s = load_cluster(cluster), make_strategies(tp=2, pp=2, dp=8, cp=2, ep=4, dp_replicate=2, hpz=2)
+    groups = layer_groups(own, s) | dict(vars(state_spans(own, s)))
+    assert {name for name, group in groups.items() if group.one_ring is not one_ring} == set()
 
 
 def test_send_and_receive_is_one_hop_over_the_slowest_tier():

@@ -15,7 +15,7 @@ from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.profiles import find_profile, sourced_profile
 from meshwright.costmodels.roofline import device_rates, total_time, work_time
 from meshwright.costmodels.work import Shape, Work
-from meshwright.hardware.catalogue import load_accelerator
+from meshwright.hardware.catalogue import accelerator_names, load_accelerator
 
 PROFILE = sourced_profile("generic")
 FUSED, EAGER = dict.fromkeys(GROUPS, "fused"), dict.fromkeys(GROUPS, "eager")
@@ -81,6 +81,24 @@ def chains() -> list[Operator]:
         unfused(clamped, FUSED | {"clamp": "eager"}),
         replace(down, bias_chain=bias_chain(down, "weighted")),
     ]
+
+
+def test_only_cores_of_gpus_are_bound_by_instructions():
+    shape, op = Shape(1, 4096, 1, 0), unfused(rotation(4096), EAGER)
+    chips = [load_accelerator(name) for name in accelerator_names()]
+    for chip in chips:
+        rates = device_rates(chip, find_precision("bf16" if "bf16" in chip.peak_flops_per_s else "fp16"))
+        free = replace(rates, strided_elements_per_s=np.inf)
+        late = total_time(op.forward(shape), rates, PROFILE) > total_time(op.forward(shape), free, PROFILE)
+        assert chip.kind == "gpu" or not late, chip.name
+    assert {chip.kind for chip in chips} > {"gpu"}
+
+
+@pytest.mark.parametrize("op", chains()[:4], ids=lambda op: op.name)
+def test_wide_elements_move_more_and_are_as_many(op):
+    narrow, wide = (op.forward(Shape(1, 128, 1, 0, element_bytes=b))[0] for b in (2, 4))
+    assert wide.strided_bytes == 2 * narrow.strided_bytes
+    assert wide.strided_elements == narrow.strided_elements
 
 
 @pytest.mark.parametrize("op", chains(), ids=lambda op: op.name)

@@ -12,40 +12,20 @@ from meshwright.costmodels.work import Shape
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from tests.frameworks.dispatched import Dispatched  # noqa: E402
 
 ROWS, WIDTH, BOUND = 1024, 256, 7.0
 EAGER = dict.fromkeys(GROUPS, "eager")
 
 
-class Moved(TorchDispatchMode):  # type: ignore[misc]
-    """Bytes that operators read and write; views move none, what broadcasts is read once."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if not func.is_view:
-            leaves, _ = torch.utils._pytree.tree_flatten((args, kwargs or {}, out))
-            self.bytes += sum(touched(x) for x in leaves if isinstance(x, torch.Tensor))
-        return out
-
-
-def touched(x: Any) -> int:
-    elements = 1
-    for size, stride in zip(x.shape, x.stride(), strict=True):
-        elements *= size if stride else 1
-    return int(elements * x.element_size())
-
-
-def passes(run: Callable[..., Any], *inputs: Any) -> tuple[float, float]:
-    """Return the bytes of both passes for each element of the output."""
-    with Moved() as forward:
+def passes(run: Callable[..., Any], *inputs: Any) -> tuple[Dispatched, Dispatched, int]:
+    """Return what both passes dispatch, and the elements of the output."""
+    with Dispatched() as forward:
         out = run(*inputs)
     gradient = torch.ones_like(out)
-    with Moved() as backward:
+    with Dispatched() as backward:
         out.backward(gradient)
-    return forward.bytes / out.numel(), backward.bytes / out.numel()
+    return forward, backward, out.numel()
 
 
 def leaf(*shape: int, dtype: Any) -> Any:
@@ -68,14 +48,14 @@ def clamped_offset(gate: Any, up: Any) -> Any:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("gate", [plain, clamped, clamped_offset])
 def test_an_eager_activation_moves_what_pytorch_moves(gate: Callable[..., Any], dtype: Any) -> None:
-    forward, backward = passes(gate, *(leaf(ROWS, WIDTH, dtype=dtype) for _ in range(2)))
+    forward, backward, each = passes(gate, *(leaf(ROWS, WIDTH, dtype=dtype) for _ in range(2)))
     act = ExpertActivation("act", 1, 2 * WIDTH, WIDTH, WIDTH, WIDTH, gate=gate.__name__)  # type: ignore[arg-type]
     shape = Shape(1, ROWS, 1, False, element_bytes=dtype.itemsize)
     chain = unfused(act, EAGER, wide=dtype.itemsize >= 4)
     assert isinstance(chain, ExpertActivation)
-    each = ROWS * WIDTH
-    assert chain.forward(shape)[0].bytes / each == pytest.approx(forward, rel=1e-3)
-    assert chain.backward(shape)[0].bytes / each == pytest.approx(backward, rel=1e-3)
+    for works, seen in ((chain.forward(shape), forward), (chain.backward(shape), backward)):
+        assert works[0].bytes / each == pytest.approx(seen.bytes / each, rel=1e-3)
+        assert works[0].strided_elements == seen.strided == 0  # the branches are products of their own
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -84,7 +64,7 @@ def test_clamps_in_front_of_a_fused_kernel_move_what_pytorch_moves(dtype: Any) -
         gate, up = both.chunk(2, -1)
         return torch.cat((gate.clamp(max=BOUND), up.clamp(min=-BOUND, max=BOUND)), -1)
 
-    forward, backward = (2 * b for b in passes(joined, leaf(ROWS, 2 * WIDTH, dtype=dtype)))
+    forward, backward, _ = passes(joined, leaf(ROWS, 2 * WIDTH, dtype=dtype))
     act = ExpertActivation("act", 1, 2 * WIDTH, WIDTH, WIDTH, WIDTH, gate="clamped_offset")
     shape = Shape(1, ROWS, 1, False, element_bytes=dtype.itemsize)
     chain = unfused(act, {"activation": "fused", "clamp": "eager"}, wide=dtype.itemsize >= 4)
@@ -93,7 +73,8 @@ def test_clamps_in_front_of_a_fused_kernel_move_what_pytorch_moves(dtype: Any) -
         (chain.forward(shape), act.forward(shape), forward),
         (chain.backward(shape), act.backward(shape), backward),
     ):
-        assert (ours[0].bytes - fused[0].bytes) / (ROWS * WIDTH) == pytest.approx(seen, rel=1e-3)
+        assert ours[0].bytes - fused[0].bytes == pytest.approx(seen.bytes, rel=1e-3)
+        assert ours[0].strided_elements == seen.strided > 0
 
 
 @pytest.mark.parametrize("experts", [1, 4])
@@ -106,12 +87,14 @@ def test_weighted_biases_move_what_pytorch_moves(dtype: Any, experts: int) -> No
         return torch.cat([t + b * p for t, b, p in parts]).to(rows.dtype)
 
     rows, biases = leaf(ROWS, WIDTH, dtype=dtype), [leaf(WIDTH, dtype=dtype) for _ in range(experts)]
-    forward, backward = passes(add, rows, leaf(ROWS, 1, dtype=torch.float32), *biases)
+    forward, backward, each = passes(add, rows, leaf(ROWS, 1, dtype=torch.float32), *biases)
     part = Part(WIDTH, WIDTH, "x")
     product = ExpertGemm("down", experts, 1, part, (part,), "row", bias=True)
     chain = bias_chain(product, "weighted", wide=dtype.itemsize >= 4)
     # beside rows and probabilities, a bias itself is read once an expert
-    assert (chain.forward, chain.backward) == (
-        pytest.approx(forward, rel=0.03),
-        pytest.approx(backward, rel=0.03),
-    )
+    for ours, strided, seen in (
+        (chain.forward, chain.forward_strided, forward),
+        (chain.backward, chain.backward_strided, backward),
+    ):
+        assert ours == pytest.approx(seen.bytes / each, rel=0.03)
+        assert strided.elements == pytest.approx(seen.strided / each, rel=0.03)

@@ -11,39 +11,10 @@ from meshwright.costmodels.work import Shape
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from tests.frameworks.dispatched import Dispatched  # noqa: E402
 
 BATCH, LENGTH, HEADS, DIM = 2, 64, 8, 32
 FUSED = dict.fromkeys(GROUPS, "fused")
-
-
-class Counted(TorchDispatchMode):  # type: ignore[misc]
-    """Bytes that operators read and write, and elements made where tensors are slices or broadcast."""
-
-    bytes = strided = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        name = str(func).split(".")[1]
-        if func.is_view or name in ("_unsafe_view", "clone"):
-            return out
-        leaves, _ = torch.utils._pytree.tree_flatten((args, kwargs or {}, out))
-        tensors = [x for x in leaves if isinstance(x, torch.Tensor) and x.dim()]
-        self.bytes += sum(touched(x) for x in tensors)
-        apart = any(not x.is_contiguous() for x in tensors)
-        broadcast = name != "cat" and len({tuple(x.shape) for x in tensors}) > 1
-        if name == "slice_backward":  # zeros, and a copy into a slice of them; none into the whole
-            self.strided += args[0].numel() % out.numel()
-        elif apart or broadcast:
-            self.strided += out.numel()
-        return out
-
-
-def touched(x: Any) -> int:
-    elements = 1
-    for size, stride in zip(x.shape, x.stride(), strict=True):
-        elements *= size if stride else 1
-    return int(elements * x.element_size())
 
 
 def turned_half(x: Any) -> Any:
@@ -85,10 +56,10 @@ def test_an_eager_rotation_moves_and_makes_what_pytorch_does(
 ) -> None:
     angles = [torch.ones(table, dtype=dtype) for _ in range(1 if run is pairs else 2)]
     leaf = torch.randn(BATCH * LENGTH, HEADS * DIM, dtype=torch.bfloat16, requires_grad=True)
-    with Counted() as forward:
+    with Dispatched() as forward:
         out = run(leaf, *angles)
     gradient = torch.ones_like(out)
-    with Counted() as backward:
+    with Dispatched() as backward:
         out.backward(gradient)
     width = HEADS * DIM
     op = Pointwise(

@@ -167,3 +167,9 @@ def test_a_batch_of_more_samples_than_steps_have_micro_batches_is_told_what_to_m
     told = why(problem("gpt2", global_batch_size=866_421_317_361_600))
     assert any("at most 65,536 sequences" in remedy for remedy in told.remedies)
     assert fits(problem("gpt2", global_batch_size=65_536))
+
+
+@pytest.mark.parametrize("name", ["dgx-a100:1@100GbE", "dgx-a100:1"])
+def test_a_node_that_gains_others_has_the_network_that_was_named(name: str) -> None:
+    one, two = (load_cluster(name.replace(":1", f":{count}")) for count in (1, 2))
+    assert grow(one, 2).tiers == two.tiers

@@ -133,6 +133,25 @@ def test_a_network_between_hosts_comes_back_as_the_planner_prices_it(one_ring):
     assert (other["bandwidth"], other["latency"]) != pytest.approx(told["across"], rel=0.02)
 
 
+@pytest.mark.parametrize("machine", [MACHINE, GPU_MACHINE], ids=lambda machine: machine.kind)
+def test_whether_one_ring_is_fitted_follows_from_the_machine(machine):
+    told, one_ring = {"inside": (400e9, 3e-6), "across": (20e9, 8e-6)}, machine.kind == "gpu"
+    places = [
+        (size, inside, across) for size in (2**16, 2**22, 2**28) for inside, across in ((8, 1), (8, 16))
+    ]
+    plain = [Exchange(name, *place) for name in ("all_gather", "all_reduce") for place in places]
+    units = [Unit("gather", *place) for place in places if place[-1] > 1]
+    measured = [Sample(case, exchange_s(case, told, one_ring)) for case in plain]
+    measured += [
+        Sample(unit, 2 * exchange_s(Exchange("all_gather", unit.tensor_bytes, 8, 16), told, one_ring))
+        for unit in units
+    ]
+    others = [s for s in samples(machine) if not isinstance(s.case, Exchange | Unit)]
+    found = fitted([*others, *measured], replace(machine, inside=8, across=16))
+    assert found.tiers["across"] == pytest.approx(told["across"], rel=0.02)
+    assert found.profile["data_rate"] == pytest.approx(0.5, rel=0.02)
+
+
 def test_hosts_that_were_not_joined_have_one_tier():
     alone = [s for s in samples() if not isinstance(s.case, Exchange | Unit | Beside)]
     constants = fitted(alone, replace(MACHINE, inside=1))
