@@ -218,7 +218,8 @@ def _explain(error: ValidationError, path: str | None) -> str:
     shown = repr(first["input"])
     shown = shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "..."
     said = _SAID.get(first["type"]) or first["msg"][:1].lower() + first["msg"][1:]
-    wanted = _EXPECTED.get(str(fields[-1])) or said + written_out(first["input"])
+    open_ = written_out(first["input"]) if first["type"].startswith("int_") else ""
+    wanted = _EXPECTED.get(str(fields[-1])) or said + open_
     return f"{_where(path, key)} is {shown}; {wanted}"
 
 

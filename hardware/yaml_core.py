@@ -6,7 +6,6 @@ is text, which the reader of a field refuses in its own words. Source: YAML 1.2.
 """
 
 import re
-from collections import Counter
 from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -45,12 +44,12 @@ def loader_class() -> "type[yaml.SafeLoader]":
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
             """Return the mapping of a node; refuses a key that is written twice."""
-            counts = Counter(key.value for key, _ in node.value if isinstance(key.value, str))
-            for key, times in counts.items():
-                if times > 1:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"key {key!r} is written twice", node.start_mark
-                    )
+            seen = set()
+            for key in (key for key, _ in node.value if isinstance(key.value, str)):
+                if key.value in seen:
+                    said = f"key {key.value!r} is written twice"
+                    raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+                seen.add(key.value)
             mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
             return mapping
 

@@ -59,35 +59,35 @@ def model_from_yaml(path: Path, *, mtp: bool = False) -> ModelGraph:
         raise ModelConfigError(str(error)) from error
     name = values.pop("name", path.stem)
     config = Config(str(path), values)
-    if not isinstance(name, str) or not name.strip():
-        config.refuse("name", name, "a text")
     if "model_type" in values:
         from meshwright.planner.importers.hf import model_from_config
 
-        return model_from_config(config, name, mtp=mtp)
-    return decoder_graph(_spec(config), name, family="yaml", mtp=mtp)
+        return model_from_config(config, _name(config, "name", name), mtp=mtp)
+    return decoder_graph(_spec(config, name), name, family="yaml", mtp=mtp)
 
 
-def _spec(config: Config) -> DecoderSpec:
-    """Return the specification with every value checked; all that is wrong is told at once."""
-    known = [f.name for f in fields(DecoderSpec) if f.name in READERS]
+def _spec(config: Config, name: object) -> DecoderSpec:
+    """Return the specification with every value and the name checked; all that is wrong is told at once."""
+    known = ["name", *(f.name for f in fields(DecoderSpec) if f.name in READERS)]
     unknown = [str(key) for key in config.values if key not in known]
     missing = [key for key in REQUIRED if key not in config.values]
     wrong = []
     given: dict[str, Any] = {}
-    for key in [key for key in config.values if key in known]:
+    for key, value in {"name": name, **config.values}.items():
         try:
-            given[key] = READERS[key](config, key, config.values[key])
+            if key in known:
+                given[key] = READERS.get(key, _name)(config, key, value)
         except ModelConfigError as error:
             wrong.append(str(error).removeprefix(f"{config.source}: "))
     if missing:
         wrong.append(f"missing fields {', '.join(missing)}")
     if unknown:
-        wrong.append(f"unknown fields {', '.join(map(_hinted, unknown))}; known: name, {', '.join(known)}")
+        wrong.append(f"unknown fields {', '.join(map(_hinted, unknown))}; known: {', '.join(known)}")
     if wrong:
         raise ModelConfigError(f"{config.source}: " + "; ".join(wrong))
     if "head_dim" not in given and given["hidden"] % given["heads"]:
         config.refuse("hidden", given["hidden"], f"a multiple of heads ({given['heads']}), or give head_dim")
+    del given["name"]
     derived = {"kv_heads": given["heads"], "head_dim": given["hidden"] // given["heads"]}
     spec = DecoderSpec(**{**derived, **given})
     _refuse_ignored(config, spec)
@@ -115,6 +115,12 @@ def _refuse_ignored(config: Config, spec: DecoderSpec) -> None:
             behind = " and one for multi-token prediction" if spec.mtp_layers else ""
             allowed = f"at most {spec.layers:,}, one for each layer{behind}; shorten the list or its times"
             config.refuse(f"{name}: number of entries", entries, allowed)
+
+
+def _name(config: Config, key: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        config.refuse(key, value, "a text of one line")
+    return value
 
 
 def _rows(config: Config, name: str, value: object) -> int:

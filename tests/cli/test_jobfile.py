@@ -356,6 +356,13 @@ def test_a_batch_in_units_is_refused_with_both_numbers_that_it_may_mean(job: Any
         job(text + f"{key}: 4k\n")
 
 
+@pytest.mark.parametrize("written", ["0k", "9999999999T"])
+def test_a_number_out_of_bounds_is_not_met_with_two_that_are_too(job: Any, written: str) -> None:
+    with pytest.raises(MeshwrightError, match="sequence_length is") as caught:
+        job(GOOD.replace("8192", written))
+    assert "; write" not in str(caught.value)
+
+
 @pytest.mark.parametrize("written", ["8q", "k", "8kk", "-8k", "0k", "8k tokens"])
 def test_a_length_that_is_none_is_refused(job: Any, written: str) -> None:
     with pytest.raises(MeshwrightError, match="sequence_length"):

@@ -31,7 +31,7 @@ def test_a_mapping_is_read(tmp_path):
         ("a: !!int 1:30", "the tag tag:yaml.org,2002:int"),
         ("a: !mine b", "the tag !mine"),
         ("a: {b", "at line"),
-        ("a: 1\na: 2", "'a' is written twice"),
+        ("a: 1\nb: 3\na: 2", "'a' is written twice at line 3, column 1"),
         ("- a\n- b", "top level is 'list'"),
         ("just text", "top level is 'str'"),
         ("", "top level is 'NoneType'"),

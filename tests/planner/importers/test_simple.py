@@ -162,11 +162,12 @@ def test_a_long_yaml_is_refused(tmp_path: Path) -> None:
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     """Who mends a file mends it once: values, missing fields and misspelt ones stand in one message."""
-    text = "{hiden: 64, layers: many, heads: -1, gated: 1, norms: [middle]}"
+    text = "{name: [1], hiden: 64, layers: many, heads: -1, gated: 1, norms: [middle]}"
     with pytest.raises(ModelConfigError) as caught:
         load_model(yaml_file(tmp_path, text))
     told = str(caught.value)
     for part in (
+        "name is [1]",
         "layers is 'many'",
         "heads is -1",
         "gated is 1",
@@ -182,6 +183,6 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 def test_a_model_may_say_its_name_and_has_its_file_s_otherwise(tmp_path: Path, text: str) -> None:
     assert load_model(yaml_file(tmp_path, text)).name == "mine"
     assert load_model(yaml_file(tmp_path, text.replace("{", "{name: ours, ", 1))).name == "ours"
-    for wrong in ("7", "''", "[a]", "null"):
+    for wrong in ("7", "''", "[a]", "null", '"a\\nb"'):
         with pytest.raises(ModelConfigError, match="name is"):
             load_model(yaml_file(tmp_path, text.replace("{", "{name: " + wrong + ", ", 1)))
