@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
+from benchmarks.row_elsewhere import LATEST
 from benchmarks.row_model import style_of
 from benchmarks.rows import Row
 from meshwright.costmodels.fusion import GROUPS
 from meshwright.costmodels.profiles import find_profile, profile_with
 
-LATEST: Final = 2024
-"""The year of a row that states none."""
 FSDP2: Final = 2024
 """From then on PyTorch has ``fully_shard`` of single parameters (release notes 2.4)."""
 

@@ -8,11 +8,8 @@ from meshwright.planner.graph import ModelGraph
 from meshwright.planner.job import Job
 from meshwright.planner.target import Target
 
-APART_LOSSES: Final = (
-    *("fused", "chunked", "pieces", "sliced", "traced", "compiled", "kernel", "metrics"),
-    *("jit", "te"),
-)
-"""Cross entropies that are not what a framework's own loss is: a kernel, in parts, or compiled."""
+WHOLE_LOSSES: Final = frozenset({"full", "torch", "eager", "engine"})
+"""Cross entropies that a framework's own loss is; others are a kernel, in parts, or compiled."""
 
 
 def fitted(target: Target, model: ModelGraph, job: Job) -> Target:
@@ -83,7 +80,7 @@ def _family_refusals(families: frozenset[str] | None, model: ModelGraph, job: Jo
             model.family not in families
         ),
         f"tuning={job.tuning.kind}: only full": job.tuning.kind != "full",
-        f"loss={loss}: only whole cross entropies": loss in APART_LOSSES,
+        f"loss={loss}: only whole cross entropies": loss not in WHOLE_LOSSES,
     }
     return [line for line, broken in limits.items() if broken]
 

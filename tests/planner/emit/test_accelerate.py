@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 
+from meshwright.costmodels.loss import LOSSES
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.emit.registry import emit, inexpressible
 from meshwright.planner.emit.write import render
@@ -72,6 +73,15 @@ def test_context_ranks_need_shards_beside_copies() -> None:
 def test_what_context_ranks_do_not_train_is_named(job: dict[str, str], rule: str) -> None:
     with pytest.raises(MeshwrightError, match=f"target context model.*{rule}"):
         case("fsdp", job=job, cp=2)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_context_ranks_take_the_frameworks_own_loss_alone(loss: str) -> None:
+    problem, _ = case("fsdp")
+    refused = any(
+        "loss=" in line for line in context_refusals(problem.target, problem.base, problem.job, loss)
+    )
+    assert refused == (loss not in ("full", "torch", "eager", "engine"))
 
 
 def test_a_window_goes_to_no_context_ranks() -> None:
