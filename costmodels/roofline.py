@@ -1,11 +1,7 @@
 """Roofline time of work on one device: the slower of arithmetic and memory, plus the launch.
 
-GEMM: a kernel cuts the (m x n) result into tiles, deals them to the cores in waves and runs each over the
-inner dimension k. Time is ``waves x tile time``, which gives tile and wave quantisation and the loss at a
-small k (NVIDIA matrix-multiplication guide; arXiv 2401.14489). The library picks among tile shapes and
-split-k factors, so the fastest of a table counts. A tile's own rate falls with the operand bytes it needs
-per FLOP, ``(tm + tn) / (tm tn)``. Left out: clocks that follow the data and the power limit (inside the
-accelerator's sustained ``gemm_fraction``), and caches.
+GEMM: tiles dealt to the cores in waves (:mod:`meshwright.costmodels.tiles`). Left out: clocks that follow the
+data and the power limit (inside the accelerator's sustained ``gemm_fraction``), and caches.
 
 Vector work (a scan token by token) runs on the fp32 units, at a share of their peak.
 """
@@ -15,22 +11,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.costmodels.arrays import Num, ceil_div
+from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.attention_kernels import AttentionRates, find_attention_kernel
 from meshwright.costmodels.calibration import RATES, rate_factor
 from meshwright.costmodels.precision import Precision
 from meshwright.costmodels.profile import Profile
+from meshwright.costmodels.tiles import PLAIN_LOOP, TileLoop, loop_on, product_time
 from meshwright.costmodels.work import Work
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.spec import Accelerator
 
-TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
-SPLITS = (1, 2, 4)
-FILL_K = 256
-"""Inner length that filling and draining a tile's pipeline costs (256 to 512 in measured curves of GPUs); a
-device on which it was measured has its own."""
-REUSE = 8.0
-"""Operand reuse, in elements, at which a tile runs at half of the large-tile rate."""
 STRIDED_ELEMENTS_PER_CORE_S = 2.3e9
 """Elements that a core of a GPU makes where each one's place is computed apart: instructions bind it, not
 memory. Rotations by transformers' eager operators (4.5 such elements a feature forward, 5.5 backward) take
@@ -61,8 +51,8 @@ class DeviceRates:
         Sustained shares of the peak and of the memory bandwidth.
     vector_flops_per_s
         Peak of the fp32 units; None: not known, vector work is bound by memory.
-    fill_k
-        Inner length that filling and draining a GEMM tile's pipeline costs.
+    tiles
+        How its libraries run the tiles of a GEMM.
     strided_elements_per_s
         Elements whose places are computed apart (:class:`~meshwright.costmodels.work.Strided`).
     attention
@@ -79,7 +69,7 @@ class DeviceRates:
     low_gemm_fraction: Num | None = None
     architecture: str = ""
     vector_flops_per_s: Num | None = None
-    fill_k: Num = FILL_K
+    tiles: TileLoop = PLAIN_LOOP
     strided_elements_per_s: Num = np.inf
     attention: Mapping[str, AttentionRates] = field(default_factory=dict)
 
@@ -132,50 +122,32 @@ def device_rates(accelerator: Accelerator, precision: Precision, fitted: bool = 
         None if low is None else low_fraction * precision.product_rate,
         accelerator.architecture,
         peaks.get("fp32"),
-        FILL_K if got.gemm_fill_k is None else got.gemm_fill_k,
+        loop_on(accelerator.architecture, got.gemm_fill_k),
         accelerator.num_cores * STRIDED_ELEMENTS_PER_CORE_S if accelerator.kind == "gpu" else np.inf,
         {name: AttentionRates(**shares) for name, shares in got.attention_shares.items()},
     )
 
 
-def _tile_rate(tm: int, tn: int) -> float:
-    """Return a tile's rate over that of the largest tile."""
-
-    def rate(a: int, b: int) -> float:
-        """Return the share of the peak that a tile reaches."""
-        reuse = a * b / (a + b)
-        return reuse / (reuse + REUSE)
-
-    return rate(tm, tn) / max(rate(*t) for t in TILES)
-
-
-_TILE_M, _TILE_N, _SPLIT = (
-    np.array(column) for column in zip(*[(tm, tn, s) for tm, tn in TILES for s in SPLITS], strict=True)
-)
-_RATE = np.array([_tile_rate(tm, tn) for tm, tn in TILES for _ in SPLITS])
-
-
 def gemm_flops_time(work: Work, rates: DeviceRates, profile: Profile | None = None) -> Num:
-    """Return the arithmetic time of a GEMM in seconds: the fastest tile shape and split-k factor.
+    """Return the arithmetic time of a GEMM in seconds; ``profile`` brings the factors of a stack's libraries.
 
-    The products of a group share the waves; each has tiles of its own (grouped GEMM). ``profile`` brings the
-    factors of a stack's libraries. To fill and drain a tile takes one time in every type, so it costs 8- and
-    4-bit products more of their inner length (fp8 on B200, 8,192 rows: 0.23 of the peak at 1,024, 0.42 at
-    2,048, 0.48 from there on, where bf16 reaches 0.67 to 0.70 throughout; aiconfigurator).
+    To fill and drain a tile takes one time in every type, so it costs 8- and 4-bit products more of their
+    inner length (fp8 on B200, 8,192 rows: 0.23 of the peak at 1,024, 0.42 at 2,048, 0.48 from there on, where
+    bf16 reaches 0.67 to 0.70 throughout; aiconfigurator).
     """
-    sizes = (work.m, work.n, work.k, rates.num_cores, rates.fill_k)
-    m, n, k, cores, fill = (np.asarray(v)[..., None] for v in sizes)
     low = rates.low_peak_flops_per_s if work.low_precision else None
     peak = rates.peak_flops_per_s if low is None else low
     fraction = (
         rates.gemm_fraction if low is None or rates.low_gemm_fraction is None else rates.low_gemm_fraction
     )
-    sustained = np.asarray(peak * fraction * _library_factor(work, profile))[..., None]
-    tiles = np.asarray(work.groups)[..., None] * ceil_div(m, _TILE_M) * ceil_div(n, _TILE_N)
-    waves = ceil_div(tiles * _SPLIT, cores)
-    fill = fill * np.asarray(peak / rates.peak_flops_per_s)[..., None]
-    per_tile = 2.0 * _TILE_M * _TILE_N * (k / _SPLIT + fill) / _RATE
-    return (waves * per_tile * cores / sustained).min(axis=-1)
+    return product_time(
+        (work.m, work.n, work.k),
+        groups=work.groups,
+        cores=rates.num_cores,
+        loop=TileLoop(rates.tiles.fill_k * peak / rates.peak_flops_per_s, rates.tiles.reuse),
+        flops_per_s=peak * fraction * _library_factor(work, profile),
+        memory_bytes_per_s=rates.memory_bytes_per_s * rates.memory_fraction,
+    )
 
 
 def _library_factor(work: Work, profile: Profile | None) -> Num:

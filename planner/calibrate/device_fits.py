@@ -14,6 +14,7 @@ from meshwright.costmodels.product import gemm_work
 from meshwright.costmodels.profile import Profile
 from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.roofline import DeviceRates, work_time
+from meshwright.costmodels.tiles import loop_on
 from meshwright.costmodels.work import Shape, Work
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.calibrate.cases import Core, Product, Sample, Stream, Update
@@ -84,7 +85,7 @@ def device_rates_of(
         memory_fraction=1.0,
         kernel_launch_s=launch_s,
         num_cores=machine.num_cores,
-        fill_k=values["fill_k"],
+        tiles=loop_on(machine.architecture, values["fill_k"]),
         attention={KERNEL: AttentionRates(**shares)} if shares else {},
     )
 

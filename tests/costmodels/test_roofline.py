@@ -10,7 +10,6 @@ from meshwright.costmodels.precision import find_precision
 from meshwright.costmodels.product import gemm_work
 from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.roofline import (
-    FILL_K,
     VECTOR_FRACTION,
     DeviceRates,
     device_rates,
@@ -18,6 +17,7 @@ from meshwright.costmodels.roofline import (
     total_time,
     work_time,
 )
+from meshwright.costmodels.tiles import PLAIN_LOOP
 from meshwright.costmodels.work import Work
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.errors import MeshwrightError
@@ -38,7 +38,9 @@ def test_no_bytes_are_no_launch():
 def test_one_wave_of_the_largest_tiles():
     """8 cores, one tile of 256 x 128 each: the product itself, and the fill of its pipeline."""
     work = gemm_work(4 * 256, 2 * 128, 1024, 2)
-    assert gemm_flops_time(work, ROUND) == pytest.approx(work.flops / 1e12 * (1024 + FILL_K) / 1024)
+    assert gemm_flops_time(work, ROUND) == pytest.approx(
+        work.flops / 1e12 * (1024 + PLAIN_LOOP.fill_k) / 1024
+    )
 
 
 def test_one_tile_more_than_a_wave_costs_up_to_a_wave():
@@ -116,10 +118,10 @@ def test_what_was_measured_on_a_device_comes_before_what_its_architecture_has():
     achieved = replace(plain.achieved, gemm_fill_k=0.0, attention_shares={"flash-2": shares})
     recipe = find_precision("bf16")
     before, after = (device_rates(a, recipe) for a in (plain, replace(plain, achieved=achieved)))
-    assert (before.fill_k, before.attention) == (FILL_K, {})
+    assert (before.tiles, before.attention) == (PLAIN_LOOP, {})
     product, core = gemm_work(4096, 4096, 512, 2), Work("attention", 1e12, 1.0, k=4096, n=128, core="flash-2")
     assert gemm_flops_time(product, before) / gemm_flops_time(product, after) == pytest.approx(
-        1 + FILL_K / 512
+        1 + PLAIN_LOOP.fill_k / 512
     )
     peak = after.peak_flops_per_s
     assert work_time(core, after, PROFILE) == pytest.approx(1e12 / (0.9 * peak) + after.kernel_launch_s)

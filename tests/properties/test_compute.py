@@ -277,7 +277,8 @@ def test_a_chunked_loss_repeats_the_head_and_keeps_no_logits(spec, shape, stack)
     price = {name: layer(adapt(head, stack, kernel), shape, stack) for name, kernel in LOSSES.items()}
     products = flops(head, shape)
     assert price["chunked"].backward_flops - price["full"].backward_flops == pytest.approx(products)
-    assert price["chunked"].backward_s > price["full"].backward_s
+    again = layer(adapt(head, stack, replace(LOSSES["full"], repeats_head=True)), shape, stack)
+    assert again.backward_s > price["full"].backward_s  # chunked, it also moves fewer bytes
     for name in ("chunked", "fused"):
         assert price[name].saved_bytes[0] < price["full"].saved_bytes[0]
         peak = [p.saved_bytes[0] + p.working_bytes[0] for p in (price[name], price["full"])]

@@ -44,8 +44,11 @@ def test_the_chunked_scan_is_two_to_eight_times_faster_than_the_selective_one(le
 
 
 def test_the_chunked_scan_overtakes_attention_at_about_two_thousand_tokens():
-    assert seconds(chunked(64), 512) > seconds(FLASH, 512)
-    assert seconds(chunked(64), 2048) < seconds(FLASH, 2048)
+    """The figure has it ahead from 2,048 on; priced, both are even there within 5 %."""
+    ratio = [seconds(chunked(64), length) / seconds(FLASH, length) for length in (512, 2048, 4096)]
+    assert ratio[0] > 1.3
+    assert ratio[1] == pytest.approx(1.0, abs=0.05)
+    assert ratio[2] < 0.7
 
 
 def test_the_chunked_scan_is_about_six_times_faster_than_attention_at_sixteen_thousand_tokens():
