@@ -52,12 +52,15 @@ def test_a_printed_count_tells_which_of_the_usual_vocabularies_a_model_has(
     assert name.vocab_size == 51_200
 
 
+SMALL = {"hidden": 1024, "heads": 8, "kv_heads": 8, "ffn_hidden": 4096}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"params_b": 6.2}, 32_000),
         ({"params_b": 5.9}, 51_200),  # no vocabulary makes it so few: something else is amiss
-        ({"params_b": 6.2, "layers": None}, 51_200),  # as many layers as make it so many
+        ({"params_b": 1.5, "layers": None, **SMALL}, 51_200),  # it has told the layers already
     ],
 )
 def test_a_count_tells_the_vocabulary_only_where_one_meets_it_and_nothing_else_follows_from_it(
