@@ -88,5 +88,10 @@ def with_network(data: "ClusterData", network: Network) -> "ClusterData":
         reference="the cluster's name",
         kind="user",
     )
-    others = [source for source in data.sources if source.fields != ["scale_out"]]
+    kept = ([f for f in source.fields if not f.startswith("scale_out")] for source in data.sources)
+    others = [
+        source.model_copy(update={"fields": fields})
+        for source, fields in zip(data.sources, kept, strict=True)
+        if fields
+    ]
     return data.model_copy(update={"scale_out": [tier], "sources": [*others, told]})

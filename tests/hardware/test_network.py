@@ -37,6 +37,14 @@ def test_a_network_behaves_as_one_of_the_catalogue(word: str, alike: str) -> Non
     assert (mine.kind, mine.latency_s, mine.efficiency) == (theirs.kind, theirs.latency_s, theirs.efficiency)
 
 
+@pytest.mark.parametrize("text", ["dgx-a100:4@100GbE", "gcp-a2:2@8xHDR"])
+def test_no_source_of_the_network_before_is_left(text: str) -> None:
+    said = {
+        source.kind for source in load_cluster(text).sources if any("scale_out" in f for f in source.fields)
+    }
+    assert said == {"user"}
+
+
 @pytest.mark.parametrize("name", PORT_GBIT)
 def test_generations_of_infiniband_double(name: str) -> None:
     faster = read_network(f"2x{name.lower()}")
