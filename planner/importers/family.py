@@ -120,7 +120,7 @@ def scaled_rotary(default: bool) -> Rule:
         if given.get("attention_factor") is not None:
             return bool(given["attention_factor"] != 1)
         above, below = given.get("mscale"), given.get("mscale_all_dim")
-        return bool(above != below) if above and below else given.get("factor") != 1
+        return given.get("factor") != 1 and not (above and above == below)
 
     return read
 

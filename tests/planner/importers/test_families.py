@@ -368,6 +368,7 @@ def test_deepseek_v2_without_experts_of_a_token_is_refused(values: dict[str, Any
         ({"rope_scaling": {"type": "yarn", "factor": 40, "attention_factor": 1.0}}, False),
         ({"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0}}, False),
         ({"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 0.7}}, True),
+        ({"rope_scaling": {"type": "yarn", "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.7}}, False),
     ],
 )
 def test_a_stretch_by_yarn_scales_what_is_turned_unless_its_factor_is_one(
