@@ -53,7 +53,9 @@ CAPACITIES: Final = {"expert_padding": False, "dispatch_sync_s": 0.0}
 
 NOT_HIDDEN: Final = re.compile(r"\bno (comm )?overlap", re.IGNORECASE)
 """Words for gradients and parameters that travel while nothing computes."""
-FUSED_LOSS: Final = re.compile(r"\bfused (CE|cross.entropy)\b", re.IGNORECASE)
+FUSED_LOSS: Final = re.compile(
+    r"(?<!no )(?<!not )(?<!without )\bfused (CE|cross.entropy)\b(?![^.;,]*\boff\b)", re.IGNORECASE
+)
 """Words for Megatron-Core's compiled cross entropy (``--cross-entropy-loss-fusion``)."""
 FOUNDRY: Final = re.compile(r"llm.?foundry", re.IGNORECASE)
 """Its models take flash-attn's cross entropy, and its trainer two metrics of the same logits."""
@@ -189,21 +191,17 @@ def _deduplicates(row: Row) -> bool:
     return rack or (row.year or LATEST) >= HYBRID_LATER
 
 
-def _apart(row: Row, base: str) -> dict[str, str]:
-    """Return how the groups run that nothing fuses; torchtitan's own models turn complex numbers."""
-    own = find_profile(base).fusions
-    found = {group: "eager" if own[group] == "fused" else own[group] for group in COMPILED}
-    return found | ({"rotary": "complex"} if "torchtitan" in row.framework.lower() else {})
-
-
 def _switches(row: Row, base: str) -> dict[str, Any]:
     """Return what a row states of its stack."""
     found: dict[str, Any] = _attention(row, base)
     if (compiled := _compiled(row)) is not None and not settings.megatron(row):
-        found |= dict.fromkeys(COMPILED, "fused") if compiled else _apart(row, base)
+        found |= dict.fromkeys(COMPILED, "fused" if compiled else "eager")
         found |= {"overlap_tensor": ASYNC_TENSOR} if re.search("async.?tp", row.notes.lower()) else {}
         if base == "fsdp2-eager" and (row.year or LATEST) >= FUSED_NORMS:
             found["norm"] = "fused"
+    turns = found.get("rotary", find_profile(base).rotary)
+    if turns == "eager" and "torchtitan" in row.framework.lower():
+        found["rotary"] = "complex"  # its own models: torch.view_as_complex
     if _kernel(row) is not None:
         found["norm"] = "fused" if "rms kernel" in str(row.stated("kernel")).lower() else "eager"
     if (

@@ -26,7 +26,8 @@ STRIDED_ELEMENTS_PER_CORE_S = 2.3e9
 memory. Rotations by transformers' eager operators (4.5 such elements a feature forward, 5.5 backward) take
 3.8 and 4.6 ms on A100 (16,384 tokens of 10,240 features; one kernel 0.41), 0.59 and 0.60 ms on B200 (8,192
 of 5,120; one kernel 0.03): 1.9e9 and 2.4e9 a core. A gated activation of two slices takes 0.75 ms forward on
-H100 (268 million elements): 2.7e9 (github:linkedin/Liger-Kernel, benchmark/data/all_benchmark_data.csv)."""
+H100 (268 million elements): 2.7e9 (github:linkedin/Liger-Kernel, benchmark/data/all_benchmark_data.csv).
+Left out: clocks, and that a core of another vendor may make fewer or more."""
 VECTOR_FRACTION = 0.4
 """Share of the fp32 peak, which counts fused multiply-adds, that vector work reaches: half of it as its
 multiplications and additions do not fuse, less as an exponential takes the time of 4 to 8 operations (CUDA

@@ -32,7 +32,10 @@ def test_an_eager_norm_is_one_kernel_from_the_generation_on_that_has_it() -> Non
 @pytest.mark.parametrize("year", [2023, FUSED_NORMS])
 def test_torchtitan_turns_complex_numbers_where_others_turn_halves(year: int) -> None:
     assert profile(year=year).rotary == "complex"
-    assert profile(year=year, framework="transformers Trainer").rotary == "eager"
+    assert profile(year=year, torch_compile=None).rotary == "complex"
+    assert profile(year=year, torch_compile=True).rotary == "fused"
+    for other in ("transformers Trainer", "PyTorch FSDP2", "NeMo Automodel"):
+        assert profile(year=year, framework=other).rotary == "eager"
 
 
 def test_asynchronous_tensor_parallelism_is_read_from_a_rows_notes() -> None:
@@ -61,7 +64,9 @@ def test_thunder_compiles_where_its_executors_say_so(executors: str, how: str) -
 
 def test_a_fused_cross_entropy_of_megatron_is_read_from_a_rows_notes() -> None:
     assert profile(framework="Megatron-LM", notes="grad overlap off, fused CE.").loss == "jit"
-    assert profile(framework="Megatron-LM", notes="grad overlap off.").loss == "full"
+    assert profile(framework="Megatron-LM", notes="fused CE, grad overlap off.").loss == "jit"
+    for other in ("grad overlap off.", "no fused CE", "without fused cross-entropy.", "fused CE off"):
+        assert profile(framework="Megatron-LM", notes=other).loss == "full"
     assert profile(framework="torchtitan", notes="fused CE").loss == "torch"
 
 

@@ -16,6 +16,7 @@ from meshwright.costmodels.profiles import find_profile, sourced_profile
 from meshwright.costmodels.roofline import device_rates, total_time, work_time
 from meshwright.costmodels.work import Shape, Work
 from meshwright.hardware.catalogue import accelerator_names, load_accelerator
+from meshwright.planner.targets import find_target
 
 PROFILE = sourced_profile("generic")
 FUSED, EAGER = dict.fromkeys(GROUPS, "fused"), dict.fromkeys(GROUPS, "eager")
@@ -117,6 +118,11 @@ def test_a_scaled_rotation_leaves_the_fused_kernel_where_a_stacks_kernel_cannot_
         turned, scaled = (unfused(rotation(64, s), find_profile(name).fusions) for s in (False, True))
         assert turned.forward(shape)[0].kernels == 1
         assert (scaled.forward(shape)[0].bytes > 4 * turned.forward(shape)[0].bytes) == apart
+
+
+@pytest.mark.parametrize("name", ["fsdp", "fsdp1", "deepspeed", "native"])
+def test_targets_that_train_models_of_transformers_turn_halves(name):
+    assert find_profile(find_target(name).profile).rotary == "eager"
 
 
 def test_complex_rotations_move_as_much_and_make_fewer_elements_apart():
