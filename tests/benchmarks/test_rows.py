@@ -13,6 +13,7 @@ import pytest
 from benchmarks import rows
 from benchmarks.row_fields import CHOICES
 from benchmarks.rows import BUILT_IN, Row, RowError, read_rows, row_from, text_of
+from meshwright.costmodels.arrays import FloatArray
 from tests.benchmarks.cases import PLAIN, ROWS, line
 
 
@@ -106,21 +107,47 @@ def test_a_field_given_twice_is_refused(tmp_path: Path) -> None:
         read_rows(path)
 
 
-def test_step_times_of_the_small_models_are_sums_of_parts_measured_once() -> None:
-    """``data/README.md``: what is fixed, an update for each layer, a head and layers for each micro-batch."""
-    cells: dict[object, list[tuple[float, float, float]]] = defaultdict(list)
+def small_models(*, apart: bool) -> dict[tuple[object, ...], tuple[FloatArray, FloatArray]]:
+    """Return seconds of vTrain's steps without pipelines and the terms they are sums of, by what parts depend on.
+
+    Terms are what is fixed, an update for each layer, and for each micro-batch a head and layers. ``apart``
+    keeps numbers of replicas apart.
+    """
+    cells: dict[tuple[object, ...], list[tuple[float, float, float]]] = defaultdict(list)
     for r in ROWS.values():
         if r.family != "vtrain" or r.pp != 1:
             continue
         assert r.layers and r.dp and r.micro_batch and r.global_batch and r.step_time_s
         passes = r.global_batch / (r.dp * r.micro_batch)
-        cells[r.hidden, r.tp, r.dp, r.micro_batch].append((r.layers, passes, r.step_time_s))
-    assert max(map(len, cells.values())) == 12
-    for runs in cells.values():
-        layers, passes, seconds = np.array(runs).T
-        terms = np.stack([np.ones_like(seconds), layers, passes, passes * layers], axis=-1)
-        found = np.linalg.lstsq(terms / seconds[:, None], np.ones_like(seconds), rcond=None)[0]
-        assert terms @ found == pytest.approx(seconds, rel=1e-3)
+        cells[r.hidden, r.tp, r.micro_batch, r.dp * apart].append((r.layers, passes, r.step_time_s))
+    columns = {key: np.array(runs).T for key, runs in cells.items()}
+    return {
+        key: (seconds, np.stack([np.ones_like(seconds), layers, passes, passes * layers], axis=-1))
+        for key, (layers, passes, seconds) in columns.items()
+    }
+
+
+def parts_of(seconds: FloatArray, terms: FloatArray) -> FloatArray:
+    """Return seconds of the parts."""
+    return np.asarray(np.linalg.lstsq(terms / seconds[:, None], np.ones_like(seconds), rcond=None)[0])
+
+
+def test_step_times_of_the_small_models_are_sums_of_parts_measured_once() -> None:
+    """``data/README.md``: what is fixed, an update for each layer, a head and layers for each micro-batch."""
+    cells = small_models(apart=True)
+    assert max(len(seconds) for seconds, _ in cells.values()) == 12
+    for seconds, terms in cells.values():
+        assert terms @ parts_of(seconds, terms) == pytest.approx(seconds, rel=1e-3)
+
+
+def test_two_layers_of_the_small_models_take_less_time_for_twice_the_work() -> None:
+    """``data/README.md``: milliseconds of a layer, by features, tensor degree and micro-batch."""
+    cells = small_models(apart=False)
+    layer = {
+        key: 1e3 * parts_of(*cells[*key, 0])[3]
+        for key in ((1024, 2, 2), (1024, 2, 4), (2048, 4, 1), (2048, 4, 2))
+    }
+    assert list(layer.values()) == pytest.approx([3.58, 3.18, 2.99, 2.75], rel=0.01)
 
 
 def test_a_small_file_that_holds_endless_text_is_refused(
