@@ -108,10 +108,10 @@ def test_a_field_given_twice_is_refused(tmp_path: Path) -> None:
 
 
 def small_models(*, apart: bool) -> dict[tuple[object, ...], tuple[FloatArray, FloatArray]]:
-    """Return seconds of vTrain's steps without pipelines and the terms they are sums of, by what parts depend on.
+    """Return seconds of vTrain's steps without pipelines, and the terms they are sums of, by cell.
 
-    Terms are what is fixed, an update for each layer, and for each micro-batch a head and layers. ``apart``
-    keeps numbers of replicas apart.
+    A cell is hidden size, tensor degree and micro-batch, ``apart`` replicas too. Terms are what is fixed, an
+    update for each layer, and for each micro-batch a head and layers.
     """
     cells: dict[tuple[object, ...], list[tuple[float, float, float]]] = defaultdict(list)
     for r in ROWS.values():
