@@ -79,6 +79,7 @@ _FRAMEWORKS: Final = (
     ("internevo|internlm-train", "internevo"),
     (settings.JAX, "maxtext"),
     ("llm.?foundry|composer|mosaic|fsdp1|llama.?(recipes|cookbook)|fastchat|fairscale|metaseq", "fsdp1"),
+    ("atorch.*fsdp", "atorch"),
     ("litgpt|lit-gpt|lit-llama", "litgpt"),
     ("unsloth", "unsloth"),
     ("torchtune", "torchtune"),

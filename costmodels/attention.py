@@ -167,6 +167,10 @@ class Attention(Plain):
         heads = np.maximum(ceil_div(self.kv_heads, shape.tp), shape.ulysses)
         return heads * (self.head_dim + self.v_head_dim)
 
+    def key_bytes(self, shape: Shape) -> Num:
+        """Return the bytes of a rank's own keys and values."""
+        return self._key_tokens(shape) * self._kv_width(shape) * shape.element_bytes
+
     def _io_bytes(self, shape: Shape) -> Num:
         """Return the bytes of Q, K, V and O."""
         heads = ceil_div(self.heads, shape.tp)
@@ -213,7 +217,7 @@ class Attention(Plain):
         """Return the exchange of heads, and of keys and values (none without context parallelism)."""
         around = self._exchange(shape)
         rest = shape.cp / shape.ulysses
-        part = self._kv_width(shape) * self._key_tokens(shape) * shape.element_bytes * (rest > 1)
+        part = self.key_bytes(shape) * (rest > 1)
         passed = part * (rest - 1) * shape.ring
         whole = part * rest * (1 - 1 * shape.ring)
         forward = (
@@ -242,11 +246,14 @@ class Attention(Plain):
         """Return what exists while the core runs alone.
 
         Keys and values of others: all, or two parts of a ring. Of an unfused core's backward pass the
-        gradients of scores; dropout makes one more, of what it dropped.
+        gradients of scores: dropout's second one comes when the copy that it dropped from, which the product
+        behind it kept, is gone, and so does all of the softmax's.
         """
         rest = shape.cp / shape.ulysses
-        part = self._kv_width(shape) * self._key_tokens(shape) * shape.element_bytes * (rest > 1)
-        per_score = self.kernel.working_bytes / 2 + self.dropout
+        part = self.key_bytes(shape) * (rest > 1)
+        per_score = self.kernel.working_bytes / 2
+        if self.dropout:
+            per_score = max(per_score - 1, 1.0 * (not self.flash))
         others = part * (2 * shape.ring + rest * (1 - 1 * shape.ring))
         return others + per_score * shape.element_bytes * self._scores(shape)
 

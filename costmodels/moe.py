@@ -160,6 +160,11 @@ class Exchange(Weightless):
             Traffic("all_gather" if outward else "reduce_scatter", whole, group="expert_tensor"),
         )
 
+    def transient_bytes(self, shape: Shape) -> Num:
+        """Return the gradients of the rows at both ends; the dispatched rows themselves are gone."""
+        rows = expert_rows(shape, self.topk) + own_tokens(shape) * self.topk
+        return rows * self.hidden * shape.element_bytes - self.saved_bytes(shape)
+
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the dispatched rows; on the way back what the weighting needs: the experts' own rows."""
         width = shape.product_bytes if self.direction == "dispatch" else shape.element_bytes
@@ -314,6 +319,10 @@ class ExpertActivation(Weightless):
         """Return ``backward_ratio`` times the bytes of the forward pass, times those of the chain."""
         moved = self.chain.backward * self.backward_ratio * self._features(shape, self.reads + self.writes)
         return self._chained(moved, self.chain.backward_kernels, self.chain.backward_strided, shape)
+
+    def transient_bytes(self, shape: Shape) -> Num:
+        """Return the gradients of output and input when its own output is gone."""
+        return self._features(shape, self.reads + self.writes - self.saves) * shape.element_bytes
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return what is kept for the next product, in its type, and what a chain keeps beside it."""

@@ -13,6 +13,8 @@ little time and free much memory (arXiv 2205.05198, section 5; Megatron ``--reco
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, Protocol
 
+import numpy as np
+
 from meshwright.costmodels.arrays import Num, ceil_div
 from meshwright.costmodels.part import Part
 from meshwright.costmodels.plain import Plain, Weightless
@@ -160,6 +162,12 @@ class Pointwise(Plain):
         width = shape.product_bytes if self.feeds_product else shape.element_bytes
         per_token = self.saves * width + self.mask_features + self._chain_bytes(shape)
         return shape.tokens * per_token * self._share(shape)
+
+    def transient_bytes(self, shape: Shape) -> Num:
+        """Return the gradients of output and input; its own output is gone, and a sum's are one."""
+        made = self.reads * (self.group in ("norm", "activation", "rotary"))
+        features = np.maximum(made + self.writes - self.saves, 0)
+        return shape.tokens * features * shape.element_bytes * self._share(shape)
 
     def _chain_bytes(self, shape: Shape) -> Num:
         """Return what a chain keeps of one token beside the output."""

@@ -119,6 +119,12 @@ class Product:
         """Return none: boundaries and exchanges carry a layer's collectives."""
         return (), ()
 
+    def transient_bytes(self, shape: Shape) -> Num:
+        """Return the gradients of output and input; of an output that the next operator kept, it is gone."""
+        n, k = self.local_dims(shape)
+        features = k if self.saves_output else n + k
+        return self.groups(shape) * self.rows(shape) * features * shape.element_bytes
+
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes of the output if it is kept, and of the input of a quantised product."""
         n, k = self.local_dims(shape)

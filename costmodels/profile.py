@@ -102,7 +102,8 @@ class Profile:
     prefetch_units
         Layers gathered ahead under ZeRO-3, beside the one in use.
     root_unit
-        Whether embedding and head are gathered together and stay so from the first to the last pass (ZeRO-3).
+        Whether embedding and head are gathered together and stay so from the first to the last pass (ZeRO-3);
+        and their gradients leave together, at the end.
     reduce_last
         Whether sharded gradients stay whole under a pipeline until the last micro-batch, and weights too.
     accumulates_whole
@@ -114,6 +115,11 @@ class Profile:
     flat_gradients
         Whether ZeRO-1 flattens a copy of all gradients, cut by owner, before it scatters them (DeepSpeed's
         first, ``legacy_stage1`` in later releases).
+    kept_keys
+        How many steps' keys and values of every block live on as outputs, beside what the backward pass keeps
+        of a layer's insides: those that transformers' models hand on for generation (``use_cache``, true
+        unless their own checkpointing is switched on), of this step, and of the one before where a loop's
+        variable holds its outputs until new ones come.
     placeholders
         Whether products that add to the accumulated gradient still hand autograd a gradient of the weight's
         type, of which one stays for every shape in a block.
@@ -227,6 +233,7 @@ class Profile:
     accumulates_whole: bool
     gradient_buckets: bool
     flat_gradients: bool
+    kept_keys: Num
     placeholders: bool
     bucket_bytes: Num
     loss: str

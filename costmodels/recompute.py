@@ -18,17 +18,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshwright.costmodels.alive import fullest_bytes
 from meshwright.costmodels.arrays import Num
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.by_operator import kept_bytes, kept_shares
-from meshwright.costmodels.delta import DeltaRule
 from meshwright.costmodels.modules import EXPERT
 from meshwright.costmodels.moe import ExpertGemm
 from meshwright.costmodels.operators import LayerKind, Operator
 from meshwright.costmodels.product import Product
 from meshwright.costmodels.profile import Profile
-from meshwright.costmodels.scan import ChunkedScan
-from meshwright.costmodels.vocabulary import CrossEntropy
 from meshwright.costmodels.work import Shape
 
 MODES = ("none", "selective", "moe", "offload", "full")
@@ -123,29 +121,26 @@ def mode_bytes(kind: LayerKind, shape: Shape, profile: Profile) -> ModeBytes:
     """Return what a layer saves, holds and offloads under each mode."""
     each = saved_by_operator(kind, shape)
     saved = {mode: saved_bytes(kind, mode, shape, each) for mode in MODES}
-    transient: Num = 0.0
-    for op in kind.operators:
-        transient = np.maximum(transient, _transient(kind, op, shape, profile))
     everything, moves = saved["none"], kind.role == "block"
+    beyond = fullest_bytes(kind, shape, profile, input_bytes(kind, shape), each) - everything
+    keys = _key_bytes(kind, shape)
     return ModeBytes(
-        tuple(saved.values()),
-        tuple((2 if m == "offload" else 1) * (everything - kept) + transient for m, kept in saved.items()),
+        tuple(kept + _handed(kind, m, profile) * keys for m, kept in saved.items()),
+        tuple((2 if m == "offload" else 1) * (everything - kept) + beyond for m, kept in saved.items()),
         tuple(everything if m == "offload" and moves else 0.0 * shape.tokens for m in MODES),
     )
 
 
-def _transient(kind: LayerKind, op: Operator, shape: Shape, profile: Profile) -> Num:
-    """Return what one operator holds beside what is saved.
+def _key_bytes(kind: LayerKind, shape: Shape) -> Num:
+    """Return the bytes of a layer's keys and values."""
+    cores = (op.key_bytes(shape) for op in kind.operators if isinstance(op, Attention))
+    return sum(cores, start=np.float64(0.0))
 
-    A product holds the gradients of its output and input; that of its weight only where another kernel adds
-    it to the accumulated one.
+
+def _handed(kind: LayerKind, mode: str, profile: Profile) -> Num:
+    """Return how often a step's outputs keep the keys and values of a block, beside what is saved.
+
+    Where the core's own inputs are kept for the backward pass, one copy is these.
     """
-    if isinstance(op, CrossEntropy | Attention | ChunkedScan | DeltaRule):
-        return op.transient_bytes(shape)
-    if not isinstance(op, Product) or kind.role != "block":
-        return 0.0
-    n, k = op.local_dims(shape)
-    groups = op.groups(shape)
-    apart = op.trained * (np.asarray(profile.accumulation_bytes) > 0)
-    weights = groups * n * k * shape.element_bytes * (apart + (op.stored_bytes is not None))
-    return groups * op.rows(shape) * (n + k) * shape.element_bytes + weights
+    own = kind.role == "block" and kind.backward and mode not in ("full", "offload")
+    return np.maximum(np.asarray(profile.kept_keys) - own, 0.0)

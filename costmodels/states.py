@@ -44,6 +44,8 @@ class LayerStates:
     unreduced_bytes, pending_bytes
         A layer's gradients before they are scattered: as its backward pass leaves them, and the copies in
         which the layer behind it still sends its own.
+    withheld_bytes
+        The head's gradient beside a block, where a unit of both ends sends it with the embedding's.
     forward_gather_s, backward_gather_s, scatter_s
         In every pass of a micro-batch; the last with the way of shards off the device.
     reduce_s, update_gather_s, optimizer_s
@@ -57,6 +59,7 @@ class LayerStates:
     placeholder_bytes: FloatArray
     unreduced_bytes: FloatArray
     pending_bytes: FloatArray
+    withheld_bytes: FloatArray
     forward_gather_s: FloatArray
     backward_gather_s: FloatArray
     scatter_s: FloatArray
@@ -148,7 +151,8 @@ def layer_states(
         gathered_bytes=_gathered(setting, whole) * (stage == 3) * ~kept,
         placeholder_bytes=_placeholders(setting, places),
         unreduced_bytes=_unreduced(setting, places) * _left_whole(setting, stage) * ~late,
-        pending_bytes=_pending(setting, grads) * (stage >= 2) * ~late,
+        pending_bytes=_pending(setting, s, grads, shard_grads) * (stage >= 2) * ~late,
+        withheld_bytes=_withheld(setting, s, cost),
         forward_gather_s=gather * (stage == 3) + lift,
         backward_gather_s=np.where(s.hpz[:, None] > 1, near, gather) * (stage == 3) + lift,
         scatter_s=scatter * (stage >= 2) * ~late + _drop(setting, s, shard_grads),
@@ -213,14 +217,31 @@ def _placeholders(setting: Setting, places: Sequence[_Place]) -> FloatArray:
     return np.broadcast_to(size.max(axis=-1, keepdims=True), size.shape)
 
 
-def _pending(setting: Setting, grads: Sequence[FloatArray]) -> FloatArray:
-    """Return the copies in which a block's gradients are sent, (B, K).
+def _pending(
+    setting: Setting, s: Strategies, grads: Sequence[FloatArray], shards: Sequence[FloatArray]
+) -> FloatArray:
+    """Return the copies in which a block's gradients are sent, (B, K), and what arrives of them.
 
-    Where a working copy is kept they leave through buckets. The embedding sends its own when all else of the
+    That is the gradient's shard itself with one micro-batch, else it is added to the accumulated one. Where a
+    working copy is kept they leave through buckets. The embedding sends its own when all else of the
     micro-batch is gone: left out.
     """
     block = np.array([kind.role != "embedding" for kind in setting.kinds])
-    return np.asarray(sum(grads) * block * (not setting.profile.working_copy))
+    added = (s.num_microbatches > 1)[:, None]
+    moved = sum(grads) + added * np.asarray(sum(shards))
+    return np.asarray(moved * block * (not setting.profile.working_copy))
+
+
+def _withheld(setting: Setting, s: Strategies, cost: LayerCost) -> FloatArray:
+    """Return the gradient of the head that a root unit holds back while blocks run, (B, K).
+
+    The unit's weights are views of one parameter (FSDP's ``FlatParameter``), whose gradient exists once each
+    view has its own, the embedding's at last. Left out: that moment, as activations are gone.
+    """
+    head, block = (np.array([k.role == role for k in setting.kinds]) for role in ("head", "block"))
+    whole = setting.precision.element_bytes * (cost.parameters[..., 0] * head).sum(axis=-1, keepdims=True)
+    waits = setting.profile.root_unit & (s.zero_stage >= 2) & (s.pp == 1)
+    return np.asarray(whole * block * waits[:, None])
 
 
 def _lift(

@@ -43,7 +43,7 @@ def working_bytes(setting: Setting, cost: LayerCost, states: LayerStates, waitin
     blocks = np.array([kind.role == "block" for kind in setting.kinds])
     loose = states.gathered_bytes, cost.working_bytes, cost.saved_bytes
     passing = transient_bytes(*loose, states.unreduced_bytes, states.pending_bytes, blocks)
-    passing = passing + states.placeholder_bytes[..., None]
+    passing = passing + (states.placeholder_bytes + states.withheld_bytes)[..., None]
     return np.asarray(passing + np.minimum(waiting[:, None, None], passing))
 
 

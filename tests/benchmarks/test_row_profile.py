@@ -106,6 +106,8 @@ def test_a_chunked_cross_entropy_is_read_from_a_rows_notes() -> None:
         ("PyTorch FSDP", "fsdp2-eager"),
         ("OLMo-core", "fsdp2-eager"),
         ("torchtune", "torchtune"),
+        ("ATorch FSDP", "atorch"),
+        ("ATorch + DeepSpeed pipeline", "deepspeed"),
         ("Unsloth", "unsloth"),
         ("MindSpeed", "megatron-core"),
         ("Primus", "megatron-core"),

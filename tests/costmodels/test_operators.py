@@ -92,13 +92,17 @@ def test_attention_by_hand():
 
 @given(dropout=st.booleans(), kernel=st.sampled_from(sorted(attention_kernels())), tokens=st.integers(1, 512))
 def test_scores_have_gradients_beside_what_is_kept_of_them(dropout, kernel, tokens):
-    """Flash kernels hold nothing as long as the square of the tokens; others do, more with dropout."""
+    """Flash kernels hold nothing as long as the square of the tokens; others do.
+
+    Dropout's copy of the probabilities goes before the softmax runs, and makes room for its gradient.
+    """
     known = find_attention_kernel(kernel)
     core = Attention("core", 4, 4, 8, 8, flash=known.flash, core=kernel, dropout=dropout)
     held = core.transient_bytes(replace(ONE, sequence_length=tokens))
     twice = core.transient_bytes(replace(ONE, sequence_length=2 * tokens))
     scores = ONE.sequences * 4 * tokens**2
-    assert held == (not known.flash) * scores * (known.working_bytes + 2 * dropout)
+    least = 2 if dropout else 0
+    assert held == (not known.flash) * scores * max(known.working_bytes - 2 * dropout, least)
     assert twice == 4 * held
 
 

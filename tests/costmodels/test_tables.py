@@ -199,6 +199,21 @@ def test_a_root_unit_stays_gathered_beside_every_layer():
     assert root.tolist() == [ends, apart[1] + ends, ends]
 
 
+@pytest.mark.parametrize(("stage", "pp"), [(3, 1), (2, 1), (1, 1), (3, 2)])
+def test_a_root_unit_holds_the_heads_gradient_beside_blocks_until_it_is_whole(stage: int, pp: int):
+    """Where both ends are on a rank and gradients are scattered, beside the weights that stay gathered."""
+
+    def held(root: bool):
+        columns = make_strategies(dp=4, pp=pp, zero_stage=stage)
+        return build_tables(make_setting(profile="fsdp2", root_unit=root), columns)
+
+    apart, root = held(False), held(True)
+    added = root.working_bytes[0] - apart.working_bytes[0]
+    gathered = root.gathered_bytes[0] - apart.gathered_bytes[0]
+    waits = stage > 1 and pp == 1
+    assert added[1] - gathered[1] == pytest.approx(2 * root.parameters[0, 2] * waits)
+
+
 def test_gradients_reduced_last_are_whole_under_a_pipeline_and_sent_once():
     def built(late: bool, pp: int):
         setting = make_setting(profile="fsdp2", cluster="dgx-h100:2", reduce_last=late)
@@ -246,6 +261,19 @@ def test_gradients_that_are_flattened_before_owners_get_theirs_exist_twice_under
     assert np.array_equal(gradients(True, 1), 2 * gradients(False, 1))
     for stage in (0, 2, 3):
         assert np.array_equal(gradients(True, stage), gradients(False, stage))
+
+
+def test_what_is_scattered_arrives_beside_what_earlier_micro_batches_left():
+    """One shard of a block's gradients more where they are added; else it is the gradient itself."""
+
+    def held(passes: int):
+        columns = make_strategies(dp=8, zero_stage=3, num_microbatches=passes)
+        return build_tables(make_setting(profile="fsdp2", sequence_length=64), columns)
+
+    once, twice, often = (held(m) for m in (1, 2, 8))
+    added = twice.working_bytes[0, 1] - once.working_bytes[0, 1]
+    assert added == pytest.approx(4 * once.parameters[0, 1] / 8)
+    assert np.array_equal(often.working_bytes, twice.working_bytes)
 
 
 def test_placeholders_are_one_block_of_gradients_beside_whatever_runs():

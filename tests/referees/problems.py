@@ -146,6 +146,7 @@ def random_problem(
         overlap_backward=bool(rng.integers(2)),
         flat_gradients=bool(rng.integers(2)),
         pipeline_loss=_pick(rng, ("", "torch", "eager")),
+        kept_keys=_pick(rng, (0, 0, 1, 2)),
     )
 
 

@@ -1,0 +1,123 @@
+"""What is alive in a layer's backward pass: bounds, growth, and a layer of three operators by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.costmodels.adaptation import adapt
+from meshwright.costmodels.alive import fullest_bytes
+from meshwright.costmodels.attention import Attention
+from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.operators import LayerKind, Pointwise
+from meshwright.costmodels.part import Part
+from meshwright.costmodels.product import Gemm, Product
+from meshwright.costmodels.profiles import sourced_profile
+from meshwright.costmodels.recompute import MODES, input_bytes, mode_bytes, saved_by_operator
+from meshwright.costmodels.work import Shape
+from meshwright.planner.blocks import decoder_graph
+from meshwright.planner.pieces import wide
+from tests.strategies import decoders, software, work_shapes
+
+H, F, TOKENS = 8, 32, 16
+INNER = Part(F, F, "ffn columns")
+UP = Gemm("up", wide(H), (INNER,), "column", saves_output=True)
+ACT = Pointwise("activation", "tensor", F, F, saves=F, units=F, group="activation")
+DOWN = Gemm("down", INNER, (wide(H),), "row")
+FEED = LayerKind("feed", "block", (UP, ACT, DOWN), H)
+SHAPE = Shape(1, TOKENS, 1, 0)
+STACKS = [sourced_profile(name) for name in ("megatron-core", "deepspeed", "fsdp2")]
+
+
+def fullest(kind, shape, stack):
+    each = saved_by_operator(kind, shape)
+    return fullest_bytes(kind, shape, stack, input_bytes(kind, shape), each)
+
+
+def everything(kind, shape):
+    return input_bytes(kind, shape) + sum(saved_by_operator(kind, shape).values())
+
+
+def beyond(stack, tokens=TOKENS):
+    shape = replace(SHAPE, sequence_length=tokens)
+    return float(fullest(FEED, shape, stack) - everything(FEED, shape)) / 2
+
+
+@pytest.mark.parametrize("tokens", [16, 4096])
+def test_a_feed_by_hand(tokens):
+    """Saved are input, product and activation. Elements beside them at each product and at the activation.
+
+    The stream's gradient (H a token) passes by. At the last product: its output's gradient, its input's, and
+    its weight's if apart. At the activation: two gradients, its own output gone, and the weight's that waits.
+    At the first product: its output's gradient where its output was, its input's, both weights'; the
+    activation's output is gone.
+    """
+    weight, stream = H * F, tokens * H
+    last, act, first = tokens * (F + H), tokens * F, tokens * (H - F)
+    epilogue, added, waits = (beyond(stack, tokens) for stack in STACKS)
+    assert epilogue == stream + max(last, act, first)
+    assert added == stream + max(last + weight, act, first + weight)
+    assert waits == stream + max(last + weight, act + weight, first + 2 * weight)
+
+
+@given(decoders(), work_shapes(), software())
+def test_a_layer_holds_what_it_saved_and_no_more_than_all_gradients_beside(spec, shape, stack):
+    for kind in decoder_graph(spec, "drawn").kinds:
+        own = adapt(kind, stack, find_loss("full"))
+        held, saved = fullest(own, shape, stack), everything(own, shape)
+        rest = [op.transient_bytes(shape) for op in own.operators if hasattr(op, "transient_bytes")]
+        weights = 2 * shape.element_bytes * sum(op.local_parameters(shape) for op in own.operators)
+        assert saved <= held <= saved + input_bytes(own, shape) + sum(rest) + weights
+
+
+@given(decoders(), work_shapes(), software())
+def test_a_layer_without_a_backward_pass_holds_one_operator_at_a_time(spec, shape, stack):
+    for kind in decoder_graph(spec, "drawn").kinds:
+        frozen = tuple(replace(op, trained=False) if isinstance(op, Product) else op for op in kind.operators)
+        own = adapt(replace(kind, operators=frozen, backward=False), stack, find_loss("full"))
+        each = [fullest(replace(own, operators=(op,)), shape, stack) for op in own.operators]
+        assert fullest(own, shape, stack) == pytest.approx(np.max(each))
+        assert fullest(own, shape, stack) <= fullest(replace(own, backward=True), shape, stack)
+
+
+@given(decoders(), work_shapes(), st.integers(2, 4))
+def test_more_tokens_hold_more(spec, shape, times):
+    for stack in STACKS:
+        for kind in decoder_graph(spec, "drawn").kinds:
+            few, many = (
+                fullest(kind, replace(shape, sequences=n * shape.sequences), stack) for n in (1, times)
+            )
+            assert few < many <= times * few
+
+
+@given(st.integers(1, 8), st.sampled_from([64, 2048]))
+def test_what_a_feed_saved_is_gone_when_the_scores_have_gradients(wider, length):
+    """A wider feed behind an unfused core adds nothing to the moment at which scores rule."""
+    core = Attention("core", 64, 64, 1, 1, flash=False)
+
+    def layer(width: int) -> LayerKind:
+        up = replace(UP, outputs=(Part(width, width, "ffn columns"),))
+        return LayerKind(
+            "layer", "block", (core, up, replace(ACT, reads=width, writes=width, saves=width)), H
+        )
+
+    kinds = (layer(F), layer(wider * F))
+    shape = Shape(1, length, 1, 0)
+    narrow, wide_one = (float(fullest(kind, shape, STACKS[0])) for kind in kinds)
+    assert wide_one >= narrow
+    if length > 64:  # 64 heads of 2,048 scores a token outweigh 256 features
+        assert wide_one == narrow
+
+
+@given(decoders(), work_shapes(), st.integers(0, 2))
+def test_keys_that_outputs_keep_are_saved_in_every_mode_beside_those_that_the_core_reads(spec, shape, steps):
+    plain, keeps = (replace(sourced_profile("fsdp1"), kept_keys=n) for n in (0, steps))
+    for kind in decoder_graph(spec, "drawn").kinds:
+        own, more = (mode_bytes(kind, shape, stack) for stack in (plain, keeps))
+        keys = sum(op.key_bytes(shape) for op in kind.operators if isinstance(op, Attention))
+        added = np.subtract(more.saved, own.saved)
+        lone = [mode in ("full", "offload") for mode in MODES]
+        assert added.tolist() == pytest.approx([keys * max(steps - (not alone), 0) for alone in lone])
+        assert more.working == own.working
