@@ -23,6 +23,30 @@ def exposed_time(communication_s: Num, window_s: Num, cost: Num) -> FloatArray:
     return np.asarray(np.maximum(cost * np.asarray(communication_s), late))
 
 
+def ready_in_turn(parts_s: FloatArray, first_s: FloatArray, share: Num, cost: Num) -> FloatArray:
+    """Return when what each part is needed for may start, parts being fetched one behind another from 0 on.
+
+    A part hides beside all that runs until it is needed, and as :func:`exposed_time` has it beside the first
+    pass that needs it. Hiding the parts that are still to come costs ``cost`` of their seconds; what of them
+    does not overlap (``1 - share``) precedes the first pass. Of one part this is :func:`exposed_time`.
+
+    Parameters
+    ----------
+    parts_s, first_s
+        Seconds of the parts and of the first pass that needs each, (..., V), in the order of need.
+    share
+        Of a window in which parts hide, between 0 and 1.
+    cost
+        As for :func:`exposed_time`; scalar.
+    """
+    here, hides = np.cumsum(parts_s, axis=-1), share * (1 - cost)
+    total = here[..., -1:]
+    later = here + cost * (total - here) - hides * first_s
+    first = parts_s + (1 - hides) * (total - parts_s) - hides * first_s
+    behind = np.arange(parts_s.shape[-1]) > 0
+    return np.asarray(np.maximum(np.where(behind, later, first), np.where(behind, 0.0, cost * total)))
+
+
 def exposed_in_turn(parts_s: FloatArray, windows_s: FloatArray, cost: Num) -> tuple[FloatArray, IntArray]:
     """Return the seconds that parts sent one behind another add to a step, and the part that is waited for.
 

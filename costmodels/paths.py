@@ -28,7 +28,7 @@ class Path:
     transfers
         Transfers between ranks on the chain.
     origin
-        The rank whose first operation begins the chain.
+        The chunk whose first forward begins the chain.
     rank
         The rank whose last operation ends the chain, or whose chunk is waited for.
     chunk
@@ -73,9 +73,15 @@ def path_length(
 def _binding(schedule: StaticSchedule, end: FloatArray, transfer: float) -> list[int]:
     """The predecessor that each operation waits for longest, negative if none, given all ends from `run`."""
     arrival = end[schedule.data] + schedule.crosses * transfer
-    by_data = (schedule.data >= 0) & (arrival >= end[schedule.previous])
-    binding: list[int] = np.where(by_data, schedule.data, schedule.previous).tolist()
-    return binding
+    before = end[schedule.previous]
+    by_data = (schedule.data >= 0) & (arrival >= before)
+    binding = np.where(by_data, schedule.data, schedule.previous)
+    first = schedule.first_forwards[schedule.pp :]
+    chunks = np.arange(schedule.pp, schedule.num_chunks)
+    waits = end[-1 - chunks] > np.maximum(arrival[first], before[first])
+    binding[first[waits]] = -1 - chunks[waits]
+    told: list[int] = binding.tolist()
+    return told
 
 
 def _backtrack(schedule: StaticSchedule, binding: list[int], rank: int, chunk: int = -1) -> Path:
@@ -90,7 +96,7 @@ def _backtrack(schedule: StaticSchedule, binding: list[int], rank: int, chunk: i
     counts = np.bincount(schedule.passes[held], minlength=NUM_KINDS * schedule.num_chunks)
     forward, backward, weight = counts.reshape(NUM_KINDS, schedule.num_chunks).tolist()
     transfers = int((by_data & schedule.crosses[chained[:-1]]).sum())
-    origin = int(schedule.rank[chained[-1]])
+    origin = int(schedule.chunk[chained[-1]])
     return Path(tuple(forward), tuple(backward), tuple(weight), transfers, origin, rank, chunk)
 
 
@@ -139,7 +145,7 @@ def _undominated(paths: list[Path]) -> list[Path]:
 def base_paths(schedule: StaticSchedule) -> tuple[Path, ...]:
     """Few strong paths to start a makespan model from, the same for any times.
 
-    They begin on rank 0, as where no rank is held up. They are critical when all chunks are equal, for every
+    They begin with chunk 0, as where none is held up. They are critical when all chunks are equal, for every
     rank, and when one rank is slower than the rest, for that rank, for rank 0, which ends last where chunk 0
     lives there, and for the last rank where weight passes follow the last backward.
     """

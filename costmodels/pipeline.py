@@ -85,9 +85,9 @@ def durations(
 
 
 def starts(schedule: StaticSchedule, ready_s: ArrayLike, lead: tuple[int, ...]) -> FloatArray:
-    """When ranks may start, ``(pp, batch)``, from ``(..., pp)`` or what broadcasts to it."""
-    ready = np.broadcast_to(_checked("ready_s", ready_s), (*lead, schedule.pp))
-    return np.ascontiguousarray(ready.reshape(-1, schedule.pp).T)
+    """When chunks may start, ``(chunks, batch)``, from ``(..., chunks)`` or what broadcasts to it."""
+    ready = np.broadcast_to(_checked("ready_s", ready_s), (*lead, schedule.num_chunks))
+    return np.ascontiguousarray(ready.reshape(-1, schedule.num_chunks).T)
 
 
 def _start(
@@ -100,12 +100,13 @@ def _start(
 
 
 def run(schedule: StaticSchedule, seconds: FloatArray, transfer: FloatArray, ready: FloatArray) -> FloatArray:
-    """End of every operation, ``(operations + pp, batch)``; behind them, from the last row up, ``ready``.
+    """End of every operation, ``(operations + chunks, batch)``; behind them, from the last row up, ``ready``.
 
-    So the index -1 of "needs no other's output" is rank 0's, where the first chunk lives.
+    So the index -1 of "needs no other's output" is that of the first chunk, and ``-1 - rank`` of a rank's
+    first operation that of its own first chunk.
     """
     operations = schedule.kind.size
-    end = np.empty((operations + schedule.pp, transfer.size))
+    end = np.empty((operations + schedule.num_chunks, transfer.size))
     end[operations:] = ready[::-1]
     if schedule.pp == 1:  # nothing to wait for but the operation before
         own = seconds[schedule.passes]
@@ -113,11 +114,15 @@ def run(schedule: StaticSchedule, seconds: FloatArray, transfer: FloatArray, rea
         np.cumsum(own, axis=0, out=end[:-1])
         return end
     data, previous, passes = schedule.data, schedule.previous, schedule.passes
+    held_up = schedule.held_up
     crosses, late = schedule.crosses.astype(np.int64), np.stack([np.zeros_like(transfer), transfer])
     for low, high in pairwise(schedule.level_start.tolist()):  # as _start; twice as fast without its slices
         start = end.take(data[low:high], axis=0)
         start += late.take(crosses[low:high], axis=0)
         np.maximum(start, end.take(previous[low:high], axis=0), out=start)
+        if low in held_up:
+            at, chunks = held_up[low]
+            start[at] = np.maximum(start[at], ready[chunks])
         np.add(start, seconds.take(passes[low:high], axis=0), out=end[low:high])
     return end
 
@@ -146,7 +151,7 @@ def simulate(
     weight_s
         Seconds of the weight gradients of one micro-batch, as ``backward_s``; 0 without weight passes.
     ready_s
-        Seconds before which a rank starts nothing, broadcasting to ``(..., pp)``.
+        Seconds before which a chunk starts nothing, broadcasting to ``(..., pp * vpp)``.
 
     Raises
     ------

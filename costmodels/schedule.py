@@ -96,6 +96,28 @@ class StaticSchedule:
         return _frozen(np.argsort(self.rank_of_chunk, kind="stable").reshape(self.pp, self.vpp))
 
     @cached_property
+    def first_forwards(self) -> IntArray:
+        """``(chunks,)``, the first operation of each chunk; read-only.
+
+        That of a rank is the first forward of the chunk with the rank's own number, wherever chunks live.
+        """
+        forwards = np.flatnonzero(self.kind == FORWARD)
+        first = np.full(self.num_chunks, self.kind.size)
+        np.minimum.at(first, self.chunk[forwards], forwards)
+        return _frozen(first)
+
+    @cached_property
+    def held_up(self) -> dict[int, tuple[IntArray, IntArray]]:
+        """First forwards of chunks that are not the first of their rank, by the start of their level.
+
+        Their places in the level, and their chunks.
+        """
+        chunks = np.arange(self.pp, self.num_chunks)
+        first = self.first_forwards[chunks]
+        level = self.level_start[np.searchsorted(self.level_start, first, side="right") - 1]
+        return {low: (first[level == low] - low, chunks[level == low]) for low in np.unique(level).tolist()}
+
+    @cached_property
     def last_passes(self) -> IntArray:
         """``(chunks,)``, the operation that completes the gradients of each chunk; read-only."""
         completing = np.flatnonzero(self.kind == self.last_kind)

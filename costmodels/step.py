@@ -7,10 +7,10 @@ gradient norm is a barrier between the two):
 
 where ``end_r`` comes from the event simulation of the pipeline. The gradients of a chunk are reduced beside
 its last backward pass (its last weight pass where the schedule tells these apart) and what the rank runs
-after it (:mod:`meshwright.costmodels.completion`), updated parameters are gathered beside the rank's first
-forward pass (stages 1 and 2), by the profile's shares. What is left of the gather
-holds up the rank's first pass: all ranks gather at once, so a rank whose input arrives later feels nothing
-of it. Left out: optimizers that run on while other ranks start the next step.
+after it (:mod:`meshwright.costmodels.completion`), updated parameters are gathered beside the first forward
+pass of each chunk and what the rank runs before it (stages 1 and 2), by the profile's shares. What is left
+of a gather holds up the chunk's first pass: all ranks gather at once, so a chunk whose input arrives later
+feels nothing of it. Left out: optimizers that run on while other ranks start the next step.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ from meshwright.costmodels.arrays import BoolArray, FloatArray, IntArray
 from meshwright.costmodels.completion import late_reduction
 from meshwright.costmodels.layer import CAUSES as LAYER_CAUSES
 from meshwright.costmodels.memory import ITEMS, activation_bytes
-from meshwright.costmodels.overlap import exposed_time
+from meshwright.costmodels.overlap import ready_in_turn
 from meshwright.costmodels.pipeline import simulate
 from meshwright.costmodels.schedule import StaticSchedule, build
 from meshwright.costmodels.strategy import Setting, Strategies
@@ -185,13 +185,17 @@ def gather_times(
     kinds: IntArray,
     forward: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Return seconds in which ranks gather updated parameters, and what of it holds up their first pass.
+    """Return seconds of gathering updated parameters for chunks, and when each may start, (b, C).
 
-    Each (b, R), for layers by rank (b, R, K) and the forward seconds of chunks (b, C).
+    For layers (b, C, K) and forward seconds (b, C) of chunks. A rank gathers for one chunk behind another
+    (Megatron-LM's ``param_sync_func`` in ``core/pipeline_parallel/schedules.py``; that it begins with a chunk
+    only when the one before starts is left out).
     """
-    gather = np.einsum("brk,bk->br", kinds, tables.gather_s[rows])
-    first = setting.profile.overlap_parameters * forward[:, schedule.chunks_of_rank[:, 0]]
-    return gather, exposed_time(gather, first, setting.profile.overlap_cost)
+    gather, order = np.einsum("bck,bk->bc", kinds, tables.gather_s[rows]), schedule.chunks_of_rank
+    profile, ready = setting.profile, np.empty_like(gather)
+    share, cost = profile.overlap_parameters, profile.overlap_cost
+    ready[:, order] = ready_in_turn(gather[:, order], forward[:, order], share, cost)
+    return gather, ready
 
 
 def _by_rank(schedule: StaticSchedule, values: FloatArray | IntArray) -> FloatArray:
@@ -212,17 +216,21 @@ def _time(
     m, profile = schedule.num_microbatches, setting.profile
     forward, backward, weight = chunk_times(schedule, tables, rows, counts)
     layers = _by_rank(schedule, counts)
-    kinds = layers.sum(axis=-1)
-    gather, early = gather_times(setting, schedule, tables, rows, kinds, forward)
-    times = simulate(schedule, forward, backward, tables.transfer_s[rows], weight, early)
-    instant = simulate(schedule, forward, backward, 0.0, weight, early) if detail else times
+    kinds, transfer = layers.sum(axis=-1), tables.transfer_s[rows]
+    gather, ready = gather_times(setting, schedule, tables, rows, counts.sum(axis=-1), forward)
+    early = ready[:, schedule.chunks_of_rank[:, 0]]
+    times = simulate(schedule, forward, backward, transfer, weight, ready)
+    told_apart = detail and schedule.vpp > 1
+    ready = ready * (np.arange(schedule.num_chunks) < schedule.pp)
+    there = simulate(schedule, forward, backward, transfer, weight, ready) if told_apart else times
+    instant = simulate(schedule, forward, backward, 0.0, weight, ready) if detail else times
 
     reduction = np.einsum("bck,bk->bc", counts.sum(axis=-1), tables.reduce_s[rows])
     late, _ = late_reduction(schedule, reduction, times, profile.overlap_gradients, profile.overlap_cost)
     rank = (times.end_s + late).argmax(axis=1)
     update = np.einsum("brk,bk->br", kinds, tables.optimizer_s[rows]).max(axis=1)
 
-    end, end_instant = _pick(times.end_s, rank), _pick(instant.end_s, rank)
+    end, end_there, end_instant = (_pick(t.end_s, rank) for t in (times, there, instant))
     taken = instant.busy_s + early
     busiest = taken.argmax(axis=1)  # it may end after the rank that the step waits for
     told = np.where(_pick(taken, busiest) <= end_instant, busiest, rank)
@@ -233,12 +241,13 @@ def _time(
     own = dict.fromkeys((*FORWARD, *BACKWARD), np.zeros(len(rows)))
     for name, seconds in (*zip(FORWARD, ahead, strict=True), *zip(BACKWARD, back, strict=True)):
         own[name] = own[name] + seconds
-    own["parameter_gather"] = own["parameter_gather"] + _pick(early, told)
+    gathered = _pick(early, told) + end - end_there
+    own["parameter_gather"] = own["parameter_gather"] + gathered
     own["gradient_reduction"] = own["gradient_reduction"] + _pick(late, rank)
     waited = end_instant - _pick(taken, told)
     spent = own | {
         "bubble": np.where(waited > ROUNDING * end, waited, 0.0),
-        "pipeline_transfer": end - end_instant + 2 * m * schedule.vpp * tables.pass_s[rows],
+        "pipeline_transfer": end_there - end_instant + 2 * m * schedule.vpp * tables.pass_s[rows],
         "optimizer": update,
         "fixed": np.full(len(rows), profile.step_fixed_s),
     }
@@ -251,7 +260,7 @@ def _time(
             )
         ),
         "parameter_gather": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_gather_s[rows])
-        + _pick(gather - early, told),
+        + np.maximum(_pick(_by_rank(schedule, gather), told) - gathered, 0.0),
         "gradient_reduction": m * np.einsum("bk,bk->b", kinds_on_rank, tables.hidden_reduce_s[rows])
         + _pick(_by_rank(schedule, reduction) - late, rank),
     }

@@ -8,10 +8,10 @@ passes every chunk of a rank ``n`` times backwards therefore grows by ``n`` time
 import numpy as np
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
-from meshwright.costmodels.overlap import exposed_time
 from meshwright.costmodels.paths import base_table
 from meshwright.costmodels.pipeline_bounds import uniform_bound
 from meshwright.costmodels.schedule import StaticSchedule
+from meshwright.costmodels.step import gather_times
 from meshwright.planner.bounds import SAFETY
 from meshwright.planner.field import Field, Split
 
@@ -24,7 +24,7 @@ def spread_bound(f: Field, split: Split) -> float:
     share, transfer = f.forward_share[split.row], split.tables.transfer_s[0]
     apart = weight.sum() if layout.split else np.inf
     spread = uniform_bound(layout.name, layout.pp, layout.vpp, passes, ranks.sum(), share, transfer, apart)
-    ready = _ready(f, split, forward)
+    ready = _ready(f, split, forward)[layout.chunks_of_rank[:, 0]]
     through = max((passes * ranks + ready).max(), float(spread) + ready.min())
     return float(through + _update(f, split)) * SAFETY
 
@@ -68,11 +68,10 @@ def _update(f: Field, split: Split) -> float:
 
 
 def _ready(f: Field, split: Split, forward: FloatArray) -> FloatArray:
-    """Return what gathering parameters holds up the first pass of each rank, (R,)."""
-    profile, schedule = f.setting.profile, split.layout
-    gather = _by_rank(schedule, split.kinds @ split.tables.gather_s[0])
-    window = profile.overlap_parameters * forward[schedule.chunks_of_rank[:, 0]]
-    return exposed_time(gather, window, profile.overlap_cost)
+    """Return when parameters are gathered for each chunk's first pass, (C,)."""
+    rows = np.array([0])
+    _, ready = gather_times(f.setting, split.layout, split.tables, rows, split.kinds[None], forward[None])
+    return np.asarray(ready[0])
 
 
 def equal_chunk_bounds(f: Field, rows: IntArray, strong: bool = False) -> FloatArray:

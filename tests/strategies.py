@@ -46,10 +46,10 @@ def timed_schedules(draw, **limits):
 
 @st.composite
 def held_up_schedules(draw, **limits):
-    """The same, and seconds before which each rank starts nothing."""
+    """The same, and seconds before which each chunk starts nothing."""
     case = draw(timed_schedules(**limits))
-    pp = case[0].pp
-    return *case, draw(st.lists(seconds(), min_size=pp, max_size=pp).map(np.array))
+    n = case[0].num_chunks
+    return *case, draw(st.lists(seconds(), min_size=n, max_size=n).map(np.array))
 
 
 # Hardware ------------------------------------------------------------------------------------------------

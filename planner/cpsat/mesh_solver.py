@@ -125,8 +125,7 @@ def plan_paths(
     """
     tables, rows = task.tables, np.array([0])
     forward, backward, weight = chunk_times(schedule, tables, rows, counts[None])
-    kinds = counts.sum(axis=-1)[schedule.chunks_of_rank].sum(axis=1)
-    _, ready = gather_times(task.setting, schedule, tables, rows, kinds[None], forward)
+    _, ready = gather_times(task.setting, schedule, tables, rows, counts[None].sum(axis=-1), forward)
     passes = forward[0], backward[0], float(tables.transfer_s[0])
     reduction = counts.sum(axis=-1) @ tables.reduce_s[0]
     early, _ = early_chunks(task.setting, schedule, passes, weight[0], ready[0], reduction)

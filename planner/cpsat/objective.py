@@ -1,11 +1,11 @@
 """The objective of a mesh: finish of the slowest rank plus update of the slowest rank, as a set of cuts.
 
-A rank starts when it has gathered what its first pass does not hide. Every path through the schedule is
-linear in the chunks' times and never longer than the simulated time of the event that it leads to. The model
-starts from paths that hold for any plan; each plan it proposes is simulated, and its critical path becomes
-one more cut. Where a rank waits for the reductions of several chunks, it is done at a mean of its end and of
-the start of the last pass of the first of them (:mod:`meshwright.costmodels.completion`): a cut takes a path
-to each.
+A chunk starts when its rank has gathered for it what its first pass does not hide. Every path through the
+schedule is linear in the chunks' times and never longer than the simulated time of the event that it leads
+to. The model starts from paths that hold for any plan; each plan it proposes is simulated, and its critical
+path becomes one more cut. Where a rank waits for the reductions of several chunks, it is done at a mean of
+its end and of the start of the last pass of the first of them (:mod:`meshwright.costmodels.completion`): a
+cut takes a path to each.
 """
 
 import math
@@ -61,7 +61,9 @@ class Objective:
             )
         for rank in range(schedule.pp):
             v.model.add(self.update >= self._per_layer(rank, s.optimizer))
-            self.ready.append(self._start(rank))
+        self.ready = [v.model.new_int_var(0, self.most, f"ready{c}") for c in range(schedule.num_chunks)]
+        for own in schedule.chunks_of_rank.tolist():
+            self._gather(own)
         v.model.add(self.total <= self.most)
 
     @property
@@ -87,16 +89,16 @@ class Objective:
         """Return a once-a-step table summed over the layers of a rank."""
         return self._once(self.variables.schedule.chunks_of_rank[rank].tolist(), table)
 
-    def _start(self, rank: int) -> cp_model.IntVar:
-        """Return when a rank starts: parameters are gathered, of which its first pass hides some."""
+    def _gather(self, own: list[int]) -> None:
+        """Say when the chunks of a rank may start: gathered for, as far as first passes do not hide it."""
         v, s = self.variables, self.scaled
-        ready = v.model.new_int_var(0, self.most, f"ready{rank}")
-        first = int(v.schedule.chunks_of_rank[rank][0])
-        terms = [int(s.gather_window[k]) * n for (k, _), n in v.counts[first].items()]
-        window = cp_model.LinearExpr.sum([s.pass_gather_window, *terms])
-        v.model.add(ready >= self._per_layer(rank, s.gather_floor))
-        v.model.add(ready >= self._per_layer(rank, s.gather) - window)
-        return ready
+        v.model.add(self.ready[own[0]] >= self._once(own, s.gather_floor))
+        for at, c in enumerate(own):
+            terms = [int(s.gather_window[k]) * n for (k, _), n in v.counts[c].items()]
+            window = cp_model.LinearExpr.sum([s.pass_gather_window, *terms])
+            here = self._once(own[: at + 1], s.gather)
+            rest = self._once(own[at + 1 :], s.gather_floor if at else s.gather_apart)
+            v.model.add(self.ready[c] >= here + rest - window)
 
     def _length(self, path: Path) -> Expression:
         """Return the units of time along a path."""

@@ -70,6 +70,8 @@ class Scaled:
         The share of any such window that hides, between 0 and 1.
     gather, gather_floor, gather_window
         The same as the first three for gathering parameters: (K,), (K,), (K,).
+    gather_apart
+        What of gathering for later chunks precedes the first pass of a rank, (K,).
     optimizer
         (K,).
     transfer, each_pass, fixed
@@ -95,6 +97,7 @@ class Scaled:
     gather: IntArray
     gather_floor: IntArray
     gather_window: IntArray
+    gather_apart: IntArray
     optimizer: IntArray
     transfer: int
     each_pass: int
@@ -164,6 +167,7 @@ def scale(setting: Setting, s: Strategies, tables: Tables, want: Demand, limits:
         hidden=float(hidden),
         gather=_down(tables.gather_s[0], unit),
         gather_floor=_down(lost * tables.gather_s[0], unit),
+        gather_apart=_down((1 - (1 - lost) * profile.overlap_parameters) * tables.gather_s[0], unit),
         gather_window=_up((1 - lost) * profile.overlap_parameters * tables.forward_s[0], unit),
         optimizer=_down(tables.optimizer_s[0], unit),
         transfer=int(tables.transfer_s[0] / unit),

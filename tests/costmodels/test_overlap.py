@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshwright.costmodels.overlap import exposed_in_turn, exposed_time
+from meshwright.costmodels.overlap import exposed_in_turn, exposed_time, ready_in_turn
 
 
 def test_what_does_not_fit_the_window_is_late():
@@ -25,6 +25,16 @@ def test_parts_wait_for_each_other():
     assert part.tolist() == [0, 0, -1]
     late, part = exposed_in_turn(np.array([1.0, 1.0, 3.0]), windows, 0.5)
     assert (late, part) == (0.5 * 2 + 3 - 0.5 * 1, 2)
+
+
+def test_what_is_needed_later_hides_until_then():
+    """Parts of 4 and 6 s; a first pass of 1 s hides a second more. Hiding may cost a quarter."""
+    parts, passes = np.array([4.0, 6.0]), np.ones(2)
+    assert ready_in_turn(parts, passes, 1.0, 0.0).tolist() == [4 - 1, 10 - 1]
+    assert ready_in_turn(parts, passes, 1.0, 0.25).tolist() == [4 + 0.25 * 6 - 0.75, 10 - 0.75]
+    assert ready_in_turn(parts, passes, 0.5, 0.0).tolist() == [4 + 0.5 * 6 - 0.5, 10 - 0.5]
+    assert ready_in_turn(parts, 100 * passes, 1.0, 0.25).tolist() == [0.25 * 10, 0]
+    assert ready_in_turn(parts, passes, 0.0, 0.25).tolist() == [10, 10]
 
 
 def test_arrays_broadcast():

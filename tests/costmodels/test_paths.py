@@ -20,7 +20,7 @@ def test_a_path_that_is_critical_somewhere_is_a_bound_everywhere(case, data):
         np.array(data.draw(st.lists(seconds(), min_size=n, max_size=n))) for _ in range(3)
     )
     transfer_s, weight_s = data.draw(seconds()), schedule.split * weight_s
-    starts = {"weight_s": weight_s, "ready_s": data.draw(seconds()) * (np.arange(schedule.pp) % 2)}
+    starts = {"weight_s": weight_s, "ready_s": data.draw(seconds()) * (np.arange(n) % 2)}
     end_s = simulate(schedule, *times).end_s
     for path in critical_paths(schedule, forward_s, backward_s, transfer_s, **starts):
         assert path_length(path, *times) <= end_s[path.rank] * ROUNDING
@@ -54,7 +54,7 @@ def test_a_table_of_paths_has_their_lengths(case):
     lengths = table.lengths(forward, backward, float(times[2]), weight)
     assert lengths == pytest.approx(np.array([float(path_length(path, *times)) for path in paths]), rel=1e-12)
     assert table.rank.tolist() == [path.rank for path in paths]
-    assert set(table.origin.tolist()) == {0}  # of ranks that nothing holds up the first alone begins
+    assert set(table.origin.tolist()) == {0}  # of chunks that nothing holds up the first alone begins
 
 
 @given(held_up_schedules())

@@ -17,7 +17,7 @@ from meshwright.costmodels.collectives import (
     tree_pass,
 )
 from meshwright.costmodels.layer import CAUSES
-from meshwright.costmodels.overlap import exposed_in_turn, exposed_time
+from meshwright.costmodels.overlap import exposed_in_turn, exposed_time, ready_in_turn
 from meshwright.costmodels.tables import BACKWARD, build_tables
 from meshwright.costmodels.work import Collective
 from meshwright.hardware.catalogue import load_cluster
@@ -264,6 +264,27 @@ def test_parts_in_turn_are_late_convexly(one, other, cost, share):
     mixed, _ = exposed_in_turn(share * x + (1 - share) * y, share * v + (1 - share) * w, cost)
     ends = share * exposed_in_turn(x, v, cost)[0] + (1 - share) * exposed_in_turn(y, w, cost)[0]
     assert mixed <= ends + 1e-9
+
+
+@given(queues(), shares, shares, st.floats(1, 10))
+def test_what_parts_are_needed_for_ends_no_earlier_with_longer_passes_and_no_later_with_overlap(
+    queue, share, cost, factor
+):
+    parts, passes = queue
+    ready = ready_in_turn(parts, passes, share, cost)
+    assert ready[0] >= cost * parts.sum() / ROUNDING
+    assert (ready <= parts.sum() * ROUNDING).all()
+    assert (ready <= ready_in_turn(parts, passes, 0.0, cost) * ROUNDING).all()
+    longer = ready_in_turn(parts, passes * factor, share, cost)
+    assert (longer <= ready).all()
+    assert (longer + passes * factor >= (ready + passes) / ROUNDING).all()
+    assert (ready_in_turn(parts * factor, passes, share, cost) >= ready / ROUNDING - 1e-9).all()
+
+
+@given(seconds, seconds, shares, shares)
+def test_one_part_is_ready_as_it_is_exposed(part, window, share, cost):
+    (ready,) = ready_in_turn(np.array([part]), np.array([window]), share, cost)
+    assert ready == pytest.approx(exposed_time(part, share * window, cost), abs=1e-9)
 
 
 @given(tensor_degrees, st.integers(0, 1), st.integers(1, 8), shares, st.sampled_from(PLACES))
