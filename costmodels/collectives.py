@@ -50,9 +50,9 @@ RAMP_S = 18e-6
 RAMP_POWER = 0.65
 RAMP_LIMIT = 8.0
 """Low-latency protocols of small messages bound the ramp: the latency of a few bytes is in the hops."""
-FILL_LIMIT_S = 36e-6
+FILL_LIMIT_BYTES = 1.8e6
 """Of one level of a tree, which hands data on slot by slot: 512 KiB in each channel (NCCL's buffers of 4 MiB
-have 8 steps), some 2 to 4 channels for a port of 50 GB/s."""
+have 8 steps), some 2 to 4 channels for a port."""
 
 
 def ramped(transmission_s: Num) -> FloatArray:
@@ -102,7 +102,8 @@ def tree_pass(tensor_bytes: Num, span: GroupSpan) -> FloatArray:
     rate = np.where(crossed, _members_below(span) * span.bandwidth_bytes_per_s, np.inf).min(axis=-1)
     moved = np.asarray(tensor_bytes * (n - 1) / n / (rate * TREE_FACTOR))
     further = np.maximum(levels[..., 1:].sum(axis=-1) - 1, 0.0)  # the ramp holds one
-    filling = further * np.minimum(ramped(moved) - moved, FILL_LIMIT_S)
+    port = np.where(crossed, span.bandwidth_bytes_per_s, np.inf).min(axis=-1)
+    filling = further * np.minimum(ramped(moved) - moved, FILL_LIMIT_BYTES / port)
     return np.asarray((levels * span.latency_s).sum(axis=-1) + ramped(moved) + filling)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.collectives import (
-    FILL_LIMIT_S,
+    FILL_LIMIT_BYTES,
     RAMP_S,
     RING_HOP,
     TREE_FACTOR,
@@ -54,9 +54,18 @@ def test_a_tree_has_few_hops_and_a_little_less_bandwidth():
 def test_levels_of_a_tree_over_hosts_fill_one_after_the_other():
     """Eight hosts are three levels, of which the ramp holds the first; more tiers below change nothing."""
     moved = 800 * 31 / 32 / (4 * 10 * TREE_FACTOR)
-    filling = 2 * min(float(ramped(moved)) - moved, FILL_LIMIT_S)
+    filling = 2 * (float(ramped(moved)) - moved)
     outer = span((4, 100.0, 1.0), (8, 10.0, 5.0))
     assert tree_pass(800.0, outer) == pytest.approx(2 + 3 * 5 + ramped(moved) + filling)
+
+
+@pytest.mark.parametrize("port", [12.5e9, 50e9])
+def test_a_level_of_a_tree_is_full_when_the_slots_of_its_channels_are(port):
+    """Of a large tensor the ramp is longer: a slower port takes as many bytes more time."""
+    moved = 1e9 * 31 / 32 / (4 * port * TREE_FACTOR)
+    levels = 3 * 5e-6 + 2 * FILL_LIMIT_BYTES / port
+    outer = span((4, 9 * port, 0.0), (8, port, 5e-6))
+    assert tree_pass(1e9, outer) == pytest.approx(levels + float(ramped(moved)))
 
 
 def test_the_fastest_algorithm_counts():
