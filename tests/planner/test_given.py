@@ -1,12 +1,15 @@
 """Given stages: every split holds the whole model, and what cannot fit has no bound."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from meshwright.costmodels.step import price
 from meshwright.planner.field import survey
 from meshwright.planner.given import equal_chunk_bounds, path_bound, spread_bound
 from tests.planner.small import SEEDS, fields
-from tests.referees.problems import with_memory
+from tests.referees.problems import random_problem, with_memory
 
 
 @pytest.mark.parametrize("seed", SEEDS[:12])
@@ -30,3 +33,24 @@ def test_what_cannot_fit_has_an_infinite_bound() -> None:
     rows = np.flatnonzero(tiny.meshes.vpp > 1)
     assert np.isinf(equal_chunk_bounds(tiny, rows)).all()
     assert np.isfinite(equal_chunk_bounds(survey(with_memory(f.problem, 1e15)), rows)).all()
+
+
+def test_bounds_hold_where_chunks_wait_for_their_parameters() -> None:
+    """Gathering a layer takes up to ten of its forward passes, more for some layers than for others."""
+    held = later = 0
+    for seed in SEEDS[:12]:
+        rng = np.random.default_rng(seed)
+        problem = random_problem(seed, 4, 4, {"pp": ">=2", "schedule": "interleaved"})
+        f = survey(with_memory(problem, 1e15))
+        for row in range(min(4, len(f.meshes))):
+            s = f.meshes.take(np.array([row])).strategies()
+            for split in f.even_splits(row):
+                gather_s = 10 * split.tables.forward_s * rng.uniform(0, 1, split.tables.gather_s.shape)
+                late = replace(split, tables=replace(split.tables, gather_s=gather_s))
+                step = price(f.setting, s, split.filled.counts[None], late.tables)
+                bounds = spread_bound(f, late), path_bound(f, late)
+                assert max(bounds) <= step.step_time_s[0]
+                held += bounds[0] > spread_bound(f, split)
+                later += bounds[1] > path_bound(f, split)
+    assert held
+    assert later
