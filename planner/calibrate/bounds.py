@@ -66,6 +66,7 @@ PROFILE: Final[Mapping[str, Bounds]] = {
     "forward_host_s": Bounds(2e-6, 60e-6, 0.4, "a launch costs the driver 2 us; Python adds tens"),
     "backward_host_s": Bounds(2e-6, 60e-6, 0.4, "a launch costs the driver 2 us; autograd adds tens"),
     "layer_host_s": Bounds(5e-6, 2e-3, 0.5, "from one call to a few hundred lines of Python"),
+    "host_sync": Bounds(0.0, 0.6, 0.1, "of the shorter of host and device: none to most", shares=True),
     "jitter": Bounds(0.0, 0.03, 0.004, "stragglers: 1,024 devices lose at most a quarter", shares=True),
     "overlap_cost": Bounds(0.0, 0.45, 0.06, "slowdown 1 to 1.8 beside collectives", shares=True),
     "overlap_gradients": Bounds(0.0, 1.0, 0.15, "a share", shares=True),
