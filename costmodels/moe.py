@@ -322,9 +322,14 @@ class ExpertActivation(Weightless):
 
     def transient_bytes(self, shape: Shape) -> Num:
         """Return the gradients of output and input when its own output is gone."""
-        return self._features(shape, self.reads + self.writes - self.saves) * shape.element_bytes
+        both = self._features(shape, self.reads + self.writes) * shape.element_bytes
+        return both - self._handed_bytes(shape)
+
+    def _handed_bytes(self, shape: Shape) -> Num:
+        """Return what the next product keeps of the output, in its own type."""
+        return self._features(shape, self.saves) * shape.product_bytes
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return what is kept for the next product, in its type, and what a chain keeps beside it."""
         beside = self._features(shape, self.writes) * self.chain.saved * shape.element_bytes / 2
-        return self._features(shape, self.saves) * shape.product_bytes + beside
+        return self._handed_bytes(shape) + beside

@@ -159,15 +159,18 @@ class Pointwise(Plain):
 
     def saved_bytes(self, shape: Shape) -> Num:
         """Return the bytes kept on one rank."""
-        width = shape.product_bytes if self.feeds_product else shape.element_bytes
-        per_token = self.saves * width + self.mask_features + self._chain_bytes(shape)
+        per_token = self._handed_bytes(shape) + self.mask_features + self._chain_bytes(shape)
         return shape.tokens * per_token * self._share(shape)
 
     def transient_bytes(self, shape: Shape) -> Num:
         """Return the gradients of output and input; its own output is gone, and a sum's are one."""
         made = self.reads * (self.group in ("norm", "activation", "rotary"))
-        features = np.maximum(made + self.writes - self.saves, 0)
-        return shape.tokens * features * shape.element_bytes * self._share(shape)
+        per_token = (made + self.writes) * shape.element_bytes - self._handed_bytes(shape)
+        return shape.tokens * np.maximum(per_token, 0) * self._share(shape)
+
+    def _handed_bytes(self, shape: Shape) -> Num:
+        """Return what the next operator keeps of one token's output, in its own type."""
+        return self.saves * (shape.product_bytes if self.feeds_product else shape.element_bytes)
 
     def _chain_bytes(self, shape: Shape) -> Num:
         """Return what a chain keeps of one token beside the output."""

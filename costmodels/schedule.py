@@ -101,10 +101,7 @@ class StaticSchedule:
 
         That of a rank is the first forward of the chunk with the rank's own number, wherever chunks live.
         """
-        forwards = np.flatnonzero(self.kind == FORWARD)
-        first = np.full(self.num_chunks, self.kind.size)
-        np.minimum.at(first, self.chunk[forwards], forwards)
-        return _frozen(first)
+        return _frozen(np.unique(self.chunk, return_index=True)[1])
 
     @cached_property
     def held_up(self) -> dict[int, tuple[IntArray, IntArray]]:

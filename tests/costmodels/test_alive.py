@@ -11,6 +11,7 @@ from meshwright.costmodels.adaptation import adapt
 from meshwright.costmodels.alive import fullest_bytes
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.loss import find_loss
+from meshwright.costmodels.moe import Exchange, ExpertActivation
 from meshwright.costmodels.operators import LayerKind, Pointwise
 from meshwright.costmodels.part import Part
 from meshwright.costmodels.product import Gemm, Product
@@ -45,9 +46,11 @@ def beyond(stack, tokens=TOKENS):
     return float(fullest(FEED, shape, stack) - everything(FEED, shape)) / 2
 
 
-@pytest.mark.parametrize("tokens", [16, 4096])
+@pytest.mark.parametrize("tokens", [2, 16, 4096])
 def test_a_feed_by_hand(tokens):
-    """Saved are input, product and activation. Elements beside them at each product and at the activation.
+    """Of few tokens the weights' gradients rule, of many the activations'.
+
+    Saved are input, product and activation. Elements beside them at each product and at the activation.
 
     The stream's gradient (H a token) passes by. At the last product: its output's gradient, its input's, and
     its weight's if apart. At the activation: two gradients, its own output gone, and the weight's that waits.
@@ -60,6 +63,57 @@ def test_a_feed_by_hand(tokens):
     assert epilogue == stream + max(last, act, first)
     assert added == stream + max(last + weight, act, first + weight)
     assert waits == stream + max(last + weight, act + weight, first + 2 * weight)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_the_streams_gradient_is_split_like_the_stream(sequence_parallel):
+    shape = replace(SHAPE, tp=4, sequence_parallel=sequence_parallel)
+    passes_by, none = (
+        fullest(kind, shape, STACKS[0]) - everything(kind, shape) for kind in (FEED, replace(FEED, hidden=0))
+    )
+    assert passes_by - none == 2 * TOKENS * H / (4 if sequence_parallel else 1)
+
+
+def test_an_end_holds_what_it_saved_as_features_are_small_beside_logits():
+    """Its weight's gradient leaves behind the blocks: none waits here."""
+    for stack in STACKS:
+        for shape in (SHAPE, replace(SHAPE, sequence_length=2)):
+            assert fullest(replace(FEED, role="head"), shape, stack) == everything(FEED, shape)
+
+
+def test_a_frozen_feed_without_a_backward_pass_by_hand():
+    """The input, and both ends of the last product; no stream's gradient, nothing saved."""
+    frozen = tuple(replace(op, trained=False) if isinstance(op, Product) else op for op in FEED.operators)
+    for stack in STACKS:
+        held = fullest(replace(FEED, operators=frozen, backward=False), SHAPE, stack)
+        assert held == 2 * TOKENS * (H + (F + H))
+
+
+def test_a_quantised_weight_is_there_once_more_while_it_is_expanded():
+    """Frozen, so that it has no gradient; of 2 tokens the weight rules."""
+    shape = replace(SHAPE, sequence_length=2)
+
+    def held(stored_bytes):
+        down = replace(DOWN, trained=False, stored_bytes=stored_bytes)
+        kind = replace(FEED, operators=(UP, ACT, down))
+        return fullest(kind, shape, STACKS[0]) - everything(kind, shape)
+
+    assert held(0.5) - held(None) == 2 * H * F
+
+
+@pytest.mark.parametrize("quantised_bytes", [None, 1.0])
+def test_an_output_that_was_kept_is_gone_with_as_many_bytes_as_were_kept(quantised_bytes):
+    """With it go both ends' gradients, of 16 bits whatever products read: of two experts a token twice."""
+    ends = {
+        replace(ACT, feeds_product=True): F + F,
+        Pointwise("sum", "sequence", 2 * H, H, saves=0): H,
+        ExpertActivation("act", 2, 2 * F, F, F, F): 2 * (2 * F + F),
+        Exchange("dispatch", "dispatch", H, 2): 2 * (H + H),
+        Exchange("combine", "combine", H, 2): 2 * (H + H),
+    }
+    shape = replace(SHAPE, quantised_bytes=quantised_bytes)
+    for op, features in ends.items():
+        assert op.transient_bytes(shape) + op.saved_bytes(shape) == 2 * TOKENS * features
 
 
 @given(decoders(), work_shapes(), software())

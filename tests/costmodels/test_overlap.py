@@ -37,6 +37,13 @@ def test_what_is_needed_later_hides_until_then():
     assert ready_in_turn(parts, passes, 0.0, 0.25).tolist() == [10, 10]
 
 
+def test_hiding_what_is_still_to_come_costs_those_that_wait_before_it():
+    """Behind the second of three parts 8 s are still to come, of which a quarter is lost before it starts."""
+    parts, passes = np.array([4.0, 6.0, 8.0]), np.array([1.0, 2.0, 4.0])
+    got = ready_in_turn(parts, passes, 1.0, 0.25).tolist()
+    assert got == [4 + 0.25 * 14 - 0.75, 10 + 0.25 * 8 - 1.5, 18 - 3]
+
+
 def test_arrays_broadcast():
     got = exposed_time(np.array([[4.0], [8.0]]), np.array([0.0, 4.0, 100.0]), 0.5)
     assert got.tolist() == [[4, 2, 2], [8, 6, 4]]
