@@ -6,7 +6,7 @@ from typing import Final
 from benchmarks.accuracy_groups import kind_of
 from benchmarks.accuracy_stats import Confusion, confusion
 from benchmarks.measured_prices import Priced
-from benchmarks.rows import COUNTERS, counter_of
+from benchmarks.rows import COUNTERS, counter_of, step_peak_gib
 from meshwright.hardware.units import bytes_to_gib
 from meshwright.planner.headroom import measured_headroom
 
@@ -14,16 +14,10 @@ MODES: Final = {"full": ("dense", "moe"), "tuned": ("tuned",)}
 """Full training and fine-tuning of adapters, as kinds of rows."""
 
 
-NO_STEP: Final = "not a training step"
-"""What the notes of a row say whose peak was seen while a model was loaded or wrapped."""
-
-
 def memory_error(priced: Priced) -> float | None:
-    """Return the signed error of the peak that the row's own counter sees; None where either is unknown,
-    or where no step was run.
-    """
-    printed, seen = priced.row.peak_memory_gib, priced.comparable_bytes
-    if printed is None or seen is None or priced.row.outcome != "ok" or NO_STEP in priced.row.notes:
+    """Return the signed error of the peak that the row's own counter sees; None where either is unknown."""
+    printed, seen = step_peak_gib(priced.row), priced.comparable_bytes
+    if printed is None or seen is None:
         return None
     return bytes_to_gib(seen) / printed - 1
 

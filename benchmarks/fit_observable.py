@@ -6,7 +6,7 @@ from typing import Final
 
 from benchmarks.fit_constants import ACCELERATOR, MEMORY, PROFILE, Bounds
 from benchmarks.measured_prices import Priced
-from benchmarks.rows import Row, counter_of
+from benchmarks.rows import Row, counter_of, step_peak_gib
 from meshwright.hardware.units import gib_to_bytes
 
 
@@ -31,9 +31,9 @@ class Observable:
 
 
 def _peak_bytes(row: Row) -> float | None:
-    """Return a peak that a stated counter measured."""
-    stated = row.peak_memory_gib is not None and counter_of(row) != "not stated"
-    return gib_to_bytes(row.peak_memory_gib or 0.0) if stated else None
+    """Return a step's peak that a stated counter measured."""
+    printed = step_peak_gib(row)
+    return None if printed is None or counter_of(row) == "not stated" else gib_to_bytes(printed)
 
 
 STEP_TIME: Final = Observable(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.accuracy_memory import memory_error
 from benchmarks.measured_prices import Priced, price_rows
 from benchmarks.row_reading import read_all
 from benchmarks.rows import features
@@ -59,11 +60,7 @@ def _memory_lines(priced: Sequence[Priced]) -> list[str]:
     seen = Counter((p.row.outcome, bool(p.fits)) for p in priced if p.fits is not None)
     lines = ["outcome   predicted to fit   predicted not to fit"]
     lines += [f"{o:<9} {seen[o, True]:>16} {seen[o, False]:>22}" for o in ("ok", "oom")]
-    ratios = [
-        bytes_to_gib(p.comparable_bytes) / p.row.peak_memory_gib - 1
-        for p in priced
-        if p.comparable_bytes is not None and p.row.peak_memory_gib is not None and p.row.outcome == "ok"
-    ]
+    ratios = [error for p in priced if (error := memory_error(p)) is not None]
     if ratios:
         median, mean = 100 * np.median(ratios), 100 * np.abs(ratios).mean()
         lines.append(f"peak memory of {len(ratios)} runs: median {median:+.1f} %, mean error {mean:.1f} %")

@@ -113,6 +113,8 @@ class Row:
         return None if self.extra is None else self.extra.get(name)
 
 
+NO_STEP: Final = "not a training step"
+"""What the notes of a row say whose peak was seen while a model was loaded or wrapped."""
 REQUIRED: Final = ("id", "family", "source", "ref", "model_name", "framework", "outcome")
 _KNOWN: Final = frozenset(f.name for f in fields(Row))
 
@@ -193,6 +195,11 @@ def features(row: Row) -> frozenset[str]:
         "tuning": not (row.tuning or "full").lower().startswith("full"),
     }
     return frozenset(name for name, here in found.items() if here) or frozenset({"dense"})
+
+
+def step_peak_gib(row: Row) -> float | None:
+    """Return the peak that a row prints of a training step; None where no step ended or was run."""
+    return row.peak_memory_gib if row.outcome == "ok" and NO_STEP not in row.notes else None
 
 
 def counter_of(row: Row) -> str:

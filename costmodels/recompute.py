@@ -142,5 +142,5 @@ def _handed(kind: LayerKind, mode: str, profile: Profile) -> Num:
 
     Where the core's own inputs are kept for the backward pass, one copy is these.
     """
-    own = kind.role == "block" and kind.backward and mode not in ("full", "offload")
+    own = kind.backward and mode not in ("full", "offload")
     return np.maximum(np.asarray(profile.kept_keys) - own, 0.0)

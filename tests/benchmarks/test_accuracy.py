@@ -11,10 +11,11 @@ import pytest
 from benchmarks import accuracy, accuracy_left_out, accuracy_memory
 from benchmarks.accuracy_groups import best_tau, kind_of, mean_over_families, packed, ranking, sweeps
 from benchmarks.accuracy_left_out import alone, left_out_figures, price_left_out, voters
-from benchmarks.accuracy_memory import fit_confusion, memory_errors
+from benchmarks.accuracy_memory import fit_confusion, memory_error, memory_errors
 from benchmarks.accuracy_report import figures, text
 from benchmarks.accuracy_stats import Confusion
 from benchmarks.accuracy_targets import TARGETS
+from benchmarks.fit_observable import PEAK
 from benchmarks.measured_prices import Priced, price_rows
 from benchmarks.rows import Row, counter_of, read_rows
 from meshwright.costmodels.calibration import rate_factor
@@ -156,6 +157,16 @@ def test_a_peak_is_compared_with_what_its_counter_sees() -> None:
     assert memory_errors(runs, "tuned") == []
     seen = [replace(runs[0], row=replace(row, memory_metric="nvidia-smi"))]
     assert memory_errors(seen, "full") == pytest.approx([7 / 60])
+
+
+def test_a_peak_without_a_step_tells_nothing() -> None:
+    """Neither compared nor fitted to: of a run out of memory, of a model that was only wrapped."""
+    row = replace(PLAIN, peak_memory_gib=60.0, memory_metric="peak reserved GiB")
+    assert PEAK.measured(row) == gib_to_bytes(60.0)
+    for other in ({"outcome": "oom"}, {"notes": "wrapping only, not a training step"}):
+        (priced,) = price_rows([replace(row, **other)])
+        assert memory_error(priced) is None
+        assert PEAK.measured(priced.row) is None
 
 
 def test_every_target_finds_its_rows() -> None:

@@ -106,7 +106,9 @@ def test_an_output_that_was_kept_is_gone_with_as_many_bytes_as_were_kept(quantis
     """With it go both ends' gradients, of 16 bits whatever products read: of two experts a token twice."""
     ends = {
         replace(ACT, feeds_product=True): F + F,
-        Pointwise("sum", "sequence", 2 * H, H, saves=0): H,
+        Pointwise("sum", "sequence", 2 * H, H): H,
+        Pointwise("norm", "sequence", H, H, saves=H, group="norm"): H + H,
+        Pointwise("turn", "tensor", H, H, units=H, group="rotary"): H + H,
         ExpertActivation("act", 2, 2 * F, F, F, F): 2 * (2 * F + F),
         Exchange("dispatch", "dispatch", H, 2): 2 * (H + H),
         Exchange("combine", "combine", H, 2): 2 * (H + H),
@@ -114,6 +116,7 @@ def test_an_output_that_was_kept_is_gone_with_as_many_bytes_as_were_kept(quantis
     shape = replace(SHAPE, quantised_bytes=quantised_bytes)
     for op, features in ends.items():
         assert op.transient_bytes(shape) + op.saved_bytes(shape) == 2 * TOKENS * features
+    assert ACT.transient_bytes(replace(shape, tp=4)) == ACT.transient_bytes(shape) / 4
 
 
 @given(decoders(), work_shapes(), software())
@@ -165,13 +168,17 @@ def test_what_a_feed_saved_is_gone_when_the_scores_have_gradients(wider, length)
         assert wide_one == narrow
 
 
-@given(decoders(), work_shapes(), st.integers(0, 2))
-def test_keys_that_outputs_keep_are_saved_in_every_mode_beside_those_that_the_core_reads(spec, shape, steps):
+@given(decoders(), work_shapes(), st.integers(0, 2), st.booleans())
+def test_keys_that_outputs_keep_are_saved_in_every_mode_beside_those_that_the_core_reads(
+    spec, shape, steps, backward
+):
+    """Without a backward pass the core keeps none itself."""
     plain, keeps = (replace(sourced_profile("fsdp1"), kept_keys=n) for n in (0, steps))
-    for kind in decoder_graph(spec, "drawn").kinds:
+    for drawn in decoder_graph(spec, "drawn").kinds:
+        kind = replace(drawn, backward=backward)
         own, more = (mode_bytes(kind, shape, stack) for stack in (plain, keeps))
         keys = sum(op.key_bytes(shape) for op in kind.operators if isinstance(op, Attention))
         added = np.subtract(more.saved, own.saved)
-        lone = [mode in ("full", "offload") for mode in MODES]
+        lone = [mode in ("full", "offload") or not backward for mode in MODES]
         assert added.tolist() == pytest.approx([keys * max(steps - (not alone), 0) for alone in lone])
         assert more.working == own.working

@@ -45,6 +45,22 @@ def test_sharded_gradients_are_awaited_while_the_only_micro_batch_has_its_activa
     assert priced(buffers, once).idle_bytes[0, 0] == 0
 
 
+@pytest.mark.parametrize("times", [0.1, 10])
+def test_what_a_later_chunk_waits_for_its_parameters_is_told_as_their_gather(times):
+    """The head's are gathered for the last of four chunks: in time, or so late that all ranks wait for it."""
+    setting = make_setting(overlap_parameters=1.0, overlap_cost=0.0)
+    strategies = make_strategies("interleaved", pp=2, vpp=2, num_microbatches=4)
+    counts, tables = even_counts(SMALL, 4), build_tables(setting, strategies)
+    without = price(setting, strategies, counts, replace(tables, gather_s=np.zeros((1, 3))))
+    gather = times * float(tables.forward_s[0].sum())
+    late = price(setting, strategies, counts, replace(tables, gather_s=np.array([[0.0, 0.0, gather]])))
+    waited = late.step_time_s - without.step_time_s
+    assert (waited[0] > 0) == (times > 1)
+    told = {**without.breakdown, "parameter_gather": waited}
+    assert {k: v[0] for k, v in late.breakdown.items()} == pytest.approx({k: v[0] for k, v in told.items()})
+    assert late.hidden["parameter_gather"] + waited == pytest.approx(gather)
+
+
 def test_the_bubble_is_what_the_busiest_rank_does_not_work():
     """Without transfers, 1F1B with stages of different length: the slow rank waits for the others' passes.
 

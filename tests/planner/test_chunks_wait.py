@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ortools.sat.python import cp_model
 
-from meshwright.costmodels.step import price
+from meshwright.costmodels.step import gather_times, price
 from meshwright.planner.cpsat.mesh_solver import MeshSolver, MeshTask
 from meshwright.planner.field import survey
 from meshwright.planner.search import TOLERANCE
@@ -55,3 +56,27 @@ def test_the_best_plan_is_found_where_chunks_wait_for_their_network(schedule: st
     assert solved >= 6
     assert early
     assert held
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.25])
+@pytest.mark.parametrize("slower", [0.01, 0.3, 2.0])
+def test_chunks_of_the_integer_model_start_when_they_are_gathered_for(cost: float, slower: float) -> None:
+    """Of the plan that waits least for three chunks a rank, within a few units of its resolution."""
+    problem = random_problem(927, 6, 2, {"pp": "2", "vpp": "3", "schedule": "interleaved"})
+    problem = with_profile(with_uneven_chunks(problem), overlap_parameters=0.9, overlap_cost=cost)
+    f, rng = survey(problem), np.random.default_rng(0)
+    task = _late(f.task(0), slower, rng)
+    solver = MeshSolver(task, CUTOFF_S, 5.0)
+    ready = solver.objective.ready
+    solver.model.minimize(cp_model.LinearExpr.sum(ready))
+    answer = cp_model.CpSolver()
+    assert answer.solve(solver.model) == cp_model.OPTIMAL
+    counts = np.zeros((1, len(ready), task.tables.gather_s.shape[-1]), dtype=np.int64)
+    for chunk, row in enumerate(solver.variables.counts):
+        for (kind, _), number in row.items():
+            counts[0, chunk, kind] += answer.value(number)
+    assert counts.sum() == problem.model.num_layers
+    forward = counts @ task.tables.forward_s[0] + task.tables.pass_s[0]
+    _, starts = gather_times(task.setting, solver.schedule, task.tables, np.array([0]), counts, forward)
+    units = [answer.value(r) * solver.scaled.unit_s for r in ready]
+    assert units == pytest.approx(starts[0], abs=20 * solver.scaled.unit_s)
