@@ -53,7 +53,12 @@ _FIELDS: Final = (
 
 
 def _text(field: str) -> Callable[[Priced], Iterable[str]]:
-    return lambda priced: (str(getattr(priced.row, field)),)
+    def said(priced: Priced) -> Iterable[str]:
+        """Return what a row says in the field."""
+        value = getattr(priced.row, field)
+        return ("not stated" if value is None else str(value),)
+
+    return said
 
 
 KEYS: Final[Mapping[str, Callable[[Priced], Iterable[str]]]] = {

@@ -7,6 +7,7 @@ from functools import cached_property
 from benchmarks import row_settings as settings
 from benchmarks.row_cluster import cluster_of
 from benchmarks.row_elsewhere import filled
+from benchmarks.row_mixture import with_experts
 from benchmarks.row_model import NotExpressibleError, graph_of, predicts_ahead
 from benchmarks.row_profile import profile_of, taken_to_overlap
 from benchmarks.row_reading import MisreadRow
@@ -153,6 +154,7 @@ def express(row: Row) -> Expressed:
     about_reading = _reading(row)
     row, read = understood(row)
     row, told = filled(row)
+    row, about_experts = with_experts(row)
     row = with_local_batch(as_run(row))
     graph, about_model = graph_of(row)
     cluster, about_cluster = cluster_of(row)
@@ -183,6 +185,7 @@ def express(row: Row) -> Expressed:
         about_reading,
         read,
         told,
+        about_experts,
         about_model,
         about_cluster,
         about_batch,

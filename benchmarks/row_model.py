@@ -151,7 +151,7 @@ SIZES: Final = {
     "ffn_hidden": "intermediate_size",
     "vocab": "vocab_size",
 }
-_EXPERTS: Final = {
+EXPERTS: Final = {
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
     "topk": ("num_experts_per_tok",),
     "expert_ffn": ("moe_intermediate_size",),
@@ -165,6 +165,7 @@ _EXPERTS: Final = {
     "sliding_window": ("sliding_window",),
     "moe_every_n_layers": ("interleave_moe_layer_step",),
 }
+"""Keys of configuration files, by the words of a row's ``moe``."""
 _SYNONYMS: Final = {
     "num_experts": "experts",
     "n_experts": "experts",
@@ -205,14 +206,15 @@ def style_of(row: Row) -> Style:
     found = _style(row.model_name.lower())
     if found.model_type == "gemma" and row.layers in (26, 42):  # Gemma 2 under its older sibling's name
         return Style("gemma2", found.keys, found.sizes)
-    if row.moe is not None and not _reads_experts(found.model_type):
+    if row.moe is not None and not reads_experts(found.model_type):
         return Style(UNNAMED, sizes=found.sizes)
     if row.moe is None and row.gated_mlp is not None and row.gated_mlp is (found.model_type in _UNGATED):
         return Style("llama" if row.gated_mlp else "gpt2", sizes=found.sizes)
     return found
 
 
-def _reads_experts(model_type: str) -> bool:
+def reads_experts(model_type: str) -> bool:
+    """Return whether layers of a model type may hold experts."""
     family = FAMILIES.get(model_type)
     return family is not None and "feeds" in family.rules
 
@@ -230,7 +232,7 @@ def experts_of(row: Row) -> dict[str, Any]:
 def _expert_keys(row: Row, model_type: str) -> dict[str, Any]:
     """Return the keys that a configuration file would say about experts and latent attention."""
     said = experts_of(row)
-    keys = {key: said[name] for name, spelt in _EXPERTS.items() if name in said for key in spelt}
+    keys = {key: said[name] for name, spelt in EXPERTS.items() if name in said for key in spelt}
     if model_type in ("mixtral", "gpt_oss"):
         keys["intermediate_size"] = said.get("expert_ffn", row.ffn_hidden)
     if model_type == "qwen2_moe":

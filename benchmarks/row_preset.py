@@ -21,7 +21,7 @@ _SPELT: Final[Mapping[str, tuple[str, ...]]] = {
     "heads": ("num_attention_heads", "n_head", "n_heads"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads"),
     "head_dim": ("head_dim",),
-    "ffn_hidden": ("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"),
+    "ffn_hidden": ("intermediate_size_mlp", "intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim"),
     "vocab": ("vocab_size",),
 }
 """Keys of configuration files, by the row's fields."""
@@ -39,7 +39,7 @@ def public_sizes(row: Row) -> tuple[dict[str, int], tuple[str, ...]]:
     printed = {name: getattr(row, name) for name in _SPELT}
     name = named_preset(row.model_name)
     apart = _FREE if row.moe is None else (*_FREE, "ffn_hidden")
-    if name is not None and _agrees(printed, sizes := _sizes(name), apart):
+    if name is not None and agrees(printed, sizes := sizes_of(name), apart):
         cut = re.search(r"proxy|layers|cut to", row.model_name.lower())
         found = {n: v for n, v in sizes.items() if printed[n] is None and not (cut and n == _FEWER)}
         return found, tuple(f"{n} is not stated: {v:,} as in the public {name}" for n, v in found.items())
@@ -56,9 +56,9 @@ def public_config(row: Row) -> tuple[dict[str, Any], tuple[str, ...]] | None:
     """
     name = named_preset(row.model_name)
     printed = {field: getattr(row, field) for field in _SPELT}
-    if name is None or not _agrees(printed, _sizes(name), _FREE):
+    if name is None or not agrees(printed, sizes_of(name), _FREE):
         return None
-    keys = {k: v for k, v in _config(name).items() if not k.startswith("_")}
+    keys = {k: v for k, v in config_of_preset(name).items() if not k.startswith("_")}
     own = {key: printed[f] for f in _FREE for key in _SPELT[f] if key in keys and printed[f] is not None}
     return keys | own, (f"model as the public {name}",)
 
@@ -82,8 +82,9 @@ def named_preset(model_name: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def _patterns() -> Mapping[str, re.Pattern[str]]:
-    """Return what holds each preset's name."""
-    return {name: re.compile(rf"(?<!\d){_letters(name)}(?!\d)") for name in preset_names()}
+    """Return what holds each preset's name; digits behind a letter are another word (``-2507``)."""
+    names = {name: _letters(name) for name in preset_names()}
+    return {name: re.compile(rf"(?<!\d){said}(?!(?<=\d)\d)") for name, said in names.items()}
 
 
 def _letters(name: str) -> str:
@@ -91,22 +92,23 @@ def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", re.sub(r"(?<=\d)\.(?=\d)", "p", name.lower()))
 
 
-def _agrees(printed: Mapping[str, int | None], public: Mapping[str, int], apart: Sequence[str]) -> bool:
+def agrees(printed: Mapping[str, int | None], public: Mapping[str, int], apart: Sequence[str]) -> bool:
     """Return whether a row prints no size that a public model does not have, some sizes ``apart``."""
     pairs = ((v, public.get(n)) for n, v in printed.items() if n not in apart)
     return all(own is None or theirs is None or own == theirs for own, theirs in pairs)
 
 
 @lru_cache(maxsize=256)
-def _config(name: str) -> Mapping[str, Any]:
+def config_of_preset(name: str) -> Mapping[str, Any]:
+    """Return a preset's configuration file."""
     found: Mapping[str, Any] = json.loads((PRESETS / f"{name}.json").read_text(encoding="utf-8"))
     return found
 
 
 @lru_cache(maxsize=256)
-def _sizes(name: str) -> Mapping[str, int]:
+def sizes_of(name: str) -> Mapping[str, int]:
     """Return a preset's sizes by the row's fields, those that its file says."""
-    config = _config(name)
+    config = config_of_preset(name)
     said = {field: (config[key] for key in keys if key in config) for field, keys in _SPELT.items()}
     first = {field: next(values, None) for field, values in said.items()}
     sizes = {field: value for field, value in first.items() if isinstance(value, int)}
@@ -119,7 +121,7 @@ def _sizes(name: str) -> Mapping[str, int]:
 def _shapes() -> Mapping[tuple[int | None, int | None, int | None], int]:
     """Return the heads of keys and values of public models by hidden size, heads and feed-forward width."""
     seen: dict[tuple[int | None, int | None, int | None], set[int | None]] = {}
-    for sizes in map(_sizes, preset_names()):
+    for sizes in map(sizes_of, preset_names()):
         shape = (sizes.get("hidden"), sizes.get("heads"), sizes.get("ffn_hidden"))
         if None not in shape:
             seen.setdefault(shape, set()).add(sizes.get("kv_heads", sizes.get("heads")))

@@ -1,8 +1,8 @@
 """Files of rows that others wrote: every line becomes a row, and what is wrong in one is told beside it.
 
 :func:`benchmarks.rows.read_rows` refuses a file for one wrong field, as a file to fit to must be right. Here
-a number in quotes is the number, a field that no row has is left out, and any other wrong value counts as
-not stated; a line that holds no row stands as one without a price, with the reason.
+a number in quotes is the number, a length of 8k is 8192, a field that no row has is left out, and any other
+wrong value counts as not stated; a line that holds no row stands as one without a price, with the reason.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from benchmarks.row_fields import problem_of
 from benchmarks.rows import BUILT_IN, REQUIRED, Row, read_rows, text_of
+from meshwright.cli.amounts import length
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.hardware.files import unique_keys
 
@@ -87,10 +88,11 @@ def lenient(values: Mapping[str, Any], where: str) -> Row:
     """Return the row of an object, with what had to be read otherwise."""
     told = [f"{name!r} is not a field: left out" for name in values if name not in _FIELDS]
     known = {name: _plain(name, value) for name, value in values.items() if name in _FIELDS}
-    told += [f"{name} is {values[name]!r}: {got!r}" for name, got in known.items() if got != values[name]]
+    told += [f"{n} is {values[n]!r}: read as {got!r}" for n, got in known.items() if got != values[n]]
     for name, usual in (dict.fromkeys(REQUIRED, _NOT_STATED) | {"id": where, "outcome": "ok"}).items():
         if not isinstance(known.get(name), str):
-            told.append(f"{name} is {known.get(name)!r}: {usual!r}")
+            said = "not stated" if known.get(name) is None else repr(known[name])
+            told.append(f"{name} is {said}" + f": read as {usual!r}" * (usual != _NOT_STATED))
             known[name] = usual
     unreadable = None
     while problem := problem_of(Row, known):
@@ -116,6 +118,8 @@ def _plain(name: str, value: Any) -> Any:
         value = _ENDLESS.sub("", value)
     if isinstance(value, float) and isnan(value):  # how some writers say null
         return None
+    if isinstance(value, str) and name == "seq_len":
+        value = length(value)
     if isinstance(value, str) and str not in kinds:
         text = value.strip().lower().replace(",", "")
         if bool in kinds:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.measured_prices import express
 from benchmarks.row_model import graph_of
-from benchmarks.row_preset import _sizes, named_preset, public_sizes
+from benchmarks.row_preset import named_preset, public_sizes, sizes_of
 from benchmarks.rows import read_rows
 from meshwright.hardware.units import GIGA
 from meshwright.planner.importers import load_model, preset_names
@@ -37,6 +37,9 @@ SIZES = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab")
         ("OPT-1.3B", "opt-1.3b"),
         ("Llama 3 700B", None),
         ("GPT 1.2B", None),
+        ("Qwen3-30B-A3B-2507", "qwen3-30b-a3b"),
+        ("Llama-3.1-8B-128k", "llama-3.1-8b"),
+        ("phi-25", None),
     ],
 )
 def test_a_name_belongs_to_the_longest_preset_that_it_holds(said: str, preset: str | None) -> None:
@@ -67,7 +70,7 @@ def test_a_name_alone_is_a_model() -> None:
 def test_a_public_model_of_another_kind_is_itself(name: str) -> None:
     public = load_model(name)
     row = replace(LLAMA, model_name=name.upper(), seq_len=512, **dict.fromkeys((*SIZES, "head_dim")))
-    hidden = replace(row, hidden=_sizes(name).get("hidden"), layers=_sizes(name).get("layers"))
+    hidden = replace(row, hidden=sizes_of(name).get("hidden"), layers=sizes_of(name).get("layers"))
     for one in (row, hidden):
         assert graph_of(replace(one, gated_mlp=None))[0].parameters == public.parameters
 
