@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.accuracy_memory import memory_error
 from benchmarks.measured_prices import OUTSIDE_ALLOCATOR, Priced, price_rows
 from meshwright.hardware.units import gib_to_bytes
 from tests.benchmarks.cases import PLAIN, ROWS
@@ -46,6 +47,14 @@ def test_runs_that_print_what_is_reserved_beside_what_is_allocated_bear_empty_bl
         for got in price_rows([replace(row, memory_metric="peak reserved") for row in both])
     ]
     assert len(errors) >= 14 and sum(errors) / len(errors) < 0.02 and max(errors) < 0.05
+
+
+def test_outputs_that_keep_keys_and_values_are_what_atorchs_peaks_hold_beside_its_shards() -> None:
+    """Of full training and adapters alike, over 8 to 64 devices."""
+    told = [row for row in ROWS.values() if "ATorch FSDP" in row.framework and row.peak_memory_gib]
+    errors = [memory_error(got) for got in price_rows(told)]
+    assert len(errors) >= 8
+    assert all(error is not None and abs(error) < 0.05 for error in errors)
 
 
 def _allocated(priced: Priced) -> float:
