@@ -170,19 +170,19 @@ def estimate(
     return run(flags)
 
 
-@app.command()
+@app.command(short_help="List the target frameworks, and what a plan loses there.")
 @guarded
 def targets(as_json: o.AsJson = False) -> ExitCode:
-    """List the target frameworks and what a plan loses by going there."""
+    """List the target frameworks, and what a plan loses by going there."""
     from meshwright.cli.targets import run
 
     return run(as_json=as_json)
 
 
-app.command()(model)
-app.command()(hardware)
-app.command()(calibrate)
-app.command()(learn)
+app.command(short_help="Show a model's layers, parameters, FLOPs and activations.")(model)
+app.command(short_help="List accelerators, nodes and pods, or show one of them.")(hardware)
+app.command(short_help="Measure the machine that this runs on.")(calibrate)
+app.command(short_help="Fit a software profile's constants to measured runs.")(learn)
 
 
 def main() -> None:

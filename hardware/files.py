@@ -31,7 +31,8 @@ def read_text(path: Path, max_bytes: int = MAX_YAML_BYTES) -> str:
     """
     where = str(path)
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "no regular file"
+        kind = "no regular file" if path.exists() else "missing"
+        found = "a folder" if path.is_dir() else kind
         raise CatalogueError(where, "file", found, "an existing file", "checking the path")
     try:
         with path.open("rb") as stream:

@@ -270,7 +270,7 @@ def test_bad_flag_is_refused_by_its_name(job: Any, flags: dict[str, Any], says: 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda p: None, "no regular file"),
+        (lambda p: None, "missing"),
         (lambda p: p.mkdir(), "a folder"),
         (lambda p: p.write_bytes(b"\xff\xfe\x00binary"), "UTF-8"),
         (lambda p: p.write_text("#" * 2**20), "at most"),

@@ -32,6 +32,10 @@ def test_help_names_every_command_and_exit_code() -> None:
     assert all(f" {code}  " in done.stdout for code in (0, 1, 2, 3, 4, 130))
 
 
+def test_no_summary_of_a_command_is_cut_short() -> None:
+    assert "..." not in run("--help").stdout.partition("Commands:")[2]
+
+
 def test_nothing_asked_is_help_and_bad_input() -> None:
     done = run()
     assert done.exit_code == 2

@@ -2,6 +2,7 @@
 
 import json
 from math import inf
+from pathlib import Path
 
 import pytest
 import yaml
@@ -107,8 +108,10 @@ def test_json_is_read_as_json_reads_it(value):
 def test_what_is_no_small_text_file_is_refused(tmp_path):
     with pytest.raises(CatalogueError, match="a folder"):
         read_yaml(tmp_path)
-    with pytest.raises(CatalogueError, match="no regular file"):
+    with pytest.raises(CatalogueError, match="missing"):
         read_yaml(tmp_path / "absent.yaml")
+    with pytest.raises(CatalogueError, match="no regular file"):
+        read_yaml(Path("/dev/null"))
     big = tmp_path / "big.yaml"
     big.write_text("a: " + "x" * MAX_YAML_BYTES)
     with pytest.raises(CatalogueError, match=f"at most {MAX_YAML_BYTES} bytes"):
