@@ -96,6 +96,15 @@ def test_one_tile_a_core_is_never_split_into_more_than_a_wave(k, loop):
     )
 
 
+@given(k=sizes, loop=loops)
+def test_a_lone_small_tile_is_split_over_eight_cores_at_most(k, loop):
+    """One of 64 x 64: the operands that it loads for each FLOP are 8/3 of those of the largest."""
+    slower = (1 + loop.reuse / 32) / (1 + loop.reuse * 3 / 256)
+    assert seconds(64, 64, k, loop, memory=1e30) == pytest.approx(
+        108 * 2.0 * 64 * 64 * slower * (k / 8 + loop.fill_k) / 300e12
+    )
+
+
 @given(shapes=st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=5), loop=loops)
 def test_arrays_are_their_elements(shapes, loop):
     m, n, k = np.array(shapes).T
