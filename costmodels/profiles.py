@@ -7,10 +7,12 @@ are in ``data/profiles.toml``. A name may carry switches that differ from the pr
 whose ``inherits`` names a built-in profile and whose fields override it. It is read once.
 """
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
 from importlib import resources
+from math import nan
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +27,10 @@ FILE_SUFFIX: Final = ".toml"
 MAX_FILE_BYTES: Final = 65536
 """Of a profile file: all of its fields with their sources take a tenth of it."""
 MAX_VALUE: Final = 1e13
+RATES: Final = ("_rate", "_fraction")
+"""How fields end that are shares of a rate."""
+LEAST_RATE: Final = 1e-6
+"""Of such a field: nothing that runs reaches a millionth of what its machine can do."""
 _SWITCHES: Final = tuple(f.name for f in fields(Profile) if f.name not in ("name", "title", "sources"))
 
 
@@ -95,9 +101,11 @@ def _value(profile: Profile, key: str, text: str) -> Any:
     if isinstance(own, str):
         return text
     try:
-        return float(text)
-    except ValueError as error:
-        raise MeshwrightError(f"profile {profile.name}: {key} is {text!r}; a number is expected") from error
+        number = float(text)
+    except ValueError:
+        number = nan
+    _check_number(profile.name, key, number, text)
+    return number
 
 
 def _check(profile: Profile) -> None:
@@ -180,13 +188,22 @@ def _check_like(parent: Profile, key: str, value: Any, path: Path) -> None:
     if key not in _SWITCHES:
         raise MeshwrightError(f"profile {path}: {key!r} is not a field; allowed: {', '.join(_SWITCHES)}")
     wanted = getattr(parent, key)
-    if isinstance(wanted, bool | str):
-        fits, what = type(value) is type(wanted), "true or false" if isinstance(wanted, bool) else "a text"
-    else:
+    if not isinstance(wanted, bool | str):
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        fits, what = number and 0 <= value <= MAX_VALUE, f"a number from 0 to {MAX_VALUE:g}"
-    if not fits:
-        raise MeshwrightError(f"profile {path}: {key} is {value!r}; allowed: {what}")
+        _check_number(str(path), key, value if number else nan, value)
+    elif type(value) is not type(wanted):
+        what = "true or false" if isinstance(wanted, bool) else "a text"
+        raise MeshwrightError(f"profile {path}: {key} is {reprlib.repr(value)}; allowed: {what}")
+
+
+def _check_number(where: str, key: str, number: float, written: object) -> None:
+    """Refuse a number that a field may not have; a rate, by which work is divided, is above 0."""
+    least = LEAST_RATE if key.endswith(RATES) else 0.0
+    if not least <= number <= MAX_VALUE:
+        raise MeshwrightError(
+            f"profile {where}: {key} is {reprlib.repr(written)}; "
+            f"allowed: a number from {least:g} to {MAX_VALUE:g}"
+        )
 
 
 def sourced_profile(name: str) -> Profile:

@@ -1,6 +1,7 @@
 """Pins, bounds and bans as people write them (``tp=4``, ``tp<=8``, ``zero_stage!3``), made into choices."""
 
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil, floor, isfinite
 from typing import Any, Final
@@ -27,6 +28,11 @@ def read_pins(rules: Mapping[str, Any] | Iterable[str]) -> dict[str, Choice]:
         If a rule cannot be read, names no decision, allows a value that the decision cannot have, or
         contradicts another one.
     """
+    if not isinstance(rules, Mapping | list | tuple) or any(not isinstance(rule, str) for rule in rules):
+        raise MeshwrightError(
+            f"pins: {reprlib.repr(rules)} is neither a mapping such as {{'tp': 4}} nor a list such as "
+            "['tp<=8']"
+        )
     pairs = rules.items() if isinstance(rules, Mapping) else (_split(rule) for rule in rules)
     found: dict[str, Choice] = {}
     for name, value in pairs:

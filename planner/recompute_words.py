@@ -1,6 +1,7 @@
 """Which layers recompute what, as a person writes it: one mode, one a block, ranges, or every n-th block."""
 
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 
 from meshwright.hardware.errors import MeshwrightError
 from meshwright.planner.modes import check_modes
@@ -54,6 +55,11 @@ def _written(recompute: Recompute, size: int) -> list[str]:
     """Return the modes that the words ask for, block by block."""
     if isinstance(recompute, Mapping):
         return _ranges({str(k): str(v) for k, v in recompute.items()}, size)
+    if not isinstance(recompute, Iterable):
+        raise MeshwrightError(
+            f"recompute: {reprlib.repr(recompute)} is no mode, list of modes or mapping of ranges; allowed: "
+            f"{', '.join(RECOMPUTE_MODES)}, one for each layer, {{'0-15': 'full'}} or 'every-2:full'"
+        )
     if not isinstance(recompute, str):
         return [str(r) for r in recompute]
     if recompute.strip().startswith("every-"):

@@ -1,6 +1,7 @@
 """An explicit strategy, as a person writes it, turned into a plan that can be priced and launched."""
 
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from numbers import Integral
@@ -219,6 +220,11 @@ def chunks_from(
         chunk in the middle is empty.
     """
     wanted, own = len(ranks), problem.model.block_layers
+    if isinstance(blocks, str | Mapping) or not isinstance(blocks, Iterable):
+        raise MeshwrightError(
+            f"layers_per_stage: {reprlib.repr(blocks)} is no list; {wanted} whole numbers (pp x vpp) "
+            f"that sum to {len(own)} layers are expected"
+        )
     sizes = [_whole("layers_per_stage", b) for b in blocks]
     if len(sizes) != wanted or sum(sizes) != len(own) or min(sizes) < 0:
         raise MeshwrightError(
@@ -241,12 +247,13 @@ def _before(blocks: Sequence[int], total: int, number: int) -> int:
 
 
 def _placement(placement: Sequence[str] | str | None) -> tuple[str, ...]:
-    given = tuple(placement.replace(" ", "").split(",")) if isinstance(placement, str) else placement
-    names = PLACEMENTS[0] if given is None else full_placement(given)
-    if names not in PLACEMENTS:
+    given = placement.replace(" ", "").split(",") if isinstance(placement, str) else placement
+    names = full_placement(given) if isinstance(given, list | tuple) else PLACEMENTS[0]
+    if names not in PLACEMENTS or not isinstance(given, list | tuple | None):
         have = " or ".join(",".join(p) for p in PLACEMENTS)
+        told = ",".join(map(str, names)) if isinstance(given, list | tuple) else given
         raise MeshwrightError(
-            f"placement: {','.join(map(str, names))!r} is not an order that is priced; allowed: {have}"
+            f"placement: {reprlib.repr(told)} is not an order that is priced; allowed: {have}"
         )
     return names
 

@@ -1,14 +1,23 @@
 """Software profiles: inheritance, completeness, plausibility, and files that are wrong."""
 
 from dataclasses import fields, replace
+from math import inf
+from pathlib import Path
 
 import pytest
 
 from meshwright.costmodels import profiles
 from meshwright.costmodels.loss import LOSSES
 from meshwright.costmodels.profile import Profile
-from meshwright.costmodels.profiles import find_profile, profile_with, sourced_profile, sourced_profiles
+from meshwright.costmodels.profiles import (
+    find_profile,
+    own_profile,
+    profile_with,
+    sourced_profile,
+    sourced_profiles,
+)
 from meshwright.hardware.errors import MeshwrightError, UnknownNameError
+from meshwright.planner.estimate import estimate
 
 
 @pytest.fixture
@@ -102,7 +111,7 @@ def test_switches_behind_a_name_override_the_profile():
         ("norms=eager", "'norms' is not a switch"),
         ("norm=slow", "norm.*'slow'.*eager"),
         ("attention=flash-9", "attention kernel.*flash-9.*flash-2"),
-        ("jitter=much", "jitter is 'much'; a number"),
+        ("jitter=much", "jitter is 'much'; allowed: a number"),
         ("recompute_exit=1", "recompute_exit is '1'; allowed: true, false"),
     ],
 )
@@ -168,3 +177,32 @@ def test_a_file_that_is_wrong_is_told_by_its_field(tmp_path, text, told):
 def test_a_file_that_is_missing_is_told_by_its_path(tmp_path):
     with pytest.raises(MeshwrightError, match=r"none\.toml"):
         find_profile(str(tmp_path / "none.toml"))
+
+
+NUMBERS = [f.name for f in fields(Profile) if isinstance(getattr(find_profile("generic"), f.name), float)]
+RUNS = (
+    ("mixtral-8x7b", {"tp": 2, "pp": 2, "ep": 2}),
+    ("llama-3.2-1b", {"zero_stage": 3, "recompute": "full"}),
+)
+
+
+@pytest.mark.parametrize("field", NUMBERS)
+def test_a_number_that_no_run_can_have_is_refused_in_a_switch_and_in_a_file(tmp_path, field):
+    for number in ("nan", "inf", "-1"):
+        with pytest.raises(MeshwrightError, match=f"{field} is .*{number}.*allowed: a number from"):
+            find_profile(f"generic[{field}={number}]")
+        with pytest.raises(MeshwrightError, match=f"{field} is {number}.*; allowed: a number from"):
+            own_profile(Path(own_file(tmp_path, f"[mine]\n{field} = {number}\n")))
+
+
+@pytest.mark.parametrize("field", NUMBERS)
+def test_a_field_that_may_be_nothing_leaves_a_step_its_time(field):
+    name = f"megatron-core[{field}=0]"
+    try:
+        find_profile(name)
+    except MeshwrightError as error:
+        assert field.endswith(("_rate", "_fraction")), error
+        return
+    for model, strategy in RUNS:
+        job = {"global_batch_size": 64, "sequence_length": 1024, "profile": name}
+        assert 0 < estimate(model, "dgx-h100:2", job, strategy).step_time_s < inf
