@@ -97,6 +97,14 @@ def test_a_constant_moves_only_the_runs_that_it_reaches(constant: Constant) -> N
     assert change[runs.reached(constant)].max(initial=0.0) > 1e-4
 
 
+def test_a_host_and_a_device_that_wait_for_each_other_are_told_by_the_runs_of_their_stack() -> None:
+    runs, constant = few(), Constant("profiles", "megatron-deepspeed", "host_sync")
+    change = runs.log_ratio({constant: 0.3}) - runs.log_ratio({})
+    assert np.abs(change[~runs.reached(constant)]).max(initial=0.0) < 1e-9
+    assert change.min() >= -1e-9
+    assert change[runs.reached(constant)].max(initial=0.0) > 1e-4
+
+
 @pytest.mark.parametrize("rate", ["gemm", "memory"])
 def test_faster_hardware_is_never_slower(rate: str) -> None:
     runs = few()

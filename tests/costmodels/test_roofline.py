@@ -17,7 +17,7 @@ from meshwright.costmodels.roofline import (
     total_time,
     work_time,
 )
-from meshwright.costmodels.tiles import PLAIN_LOOP
+from meshwright.costmodels.tiles import CACHE_SPEED, LOOPS, PARTIAL_BYTES, PLAIN_LOOP
 from meshwright.costmodels.work import Work
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.errors import MeshwrightError
@@ -127,6 +127,19 @@ def test_what_was_measured_on_a_device_comes_before_what_its_architecture_has():
     assert work_time(core, after, PROFILE) == pytest.approx(1e12 / (0.9 * peak) + after.kernel_launch_s)
     other = Work("attention", 1e12, 1.0, k=4096, n=128, core="flash-3")
     assert work_time(other, after, PROFILE) == work_time(other, before, PROFILE)
+
+
+@pytest.mark.parametrize(("name", "loop"), [("a100-80gb-sxm", LOOPS["ampere"]), ("h100-sxm", PLAIN_LOOP)])
+def test_a_device_runs_tiles_as_its_architecture_does(name, loop):
+    assert device_rates(load_accelerator(name), find_precision("bf16")).tiles == loop
+
+
+def test_partial_results_of_a_split_sum_pass_through_the_devices_memory():
+    """Two tiles on 8 cores, of a sum so long that its operands are split all the same."""
+    work = gemm_work(256, 256, 65_536, 2)
+    slow, fast = (float(gemm_flops_time(work, replace(ROUND, memory_bytes_per_s=1e10 * n))) for n in (1, 1e6))
+    passes = 4 * PARTIAL_BYTES * 256 * 256 / CACHE_SPEED
+    assert slow - fast == pytest.approx(passes / 1e10, rel=1e-3)
 
 
 @pytest.mark.parametrize(

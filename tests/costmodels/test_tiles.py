@@ -96,6 +96,13 @@ def test_one_tile_a_core_is_never_split_into_more_than_a_wave(k, loop):
     )
 
 
+@given(k=sizes, loop=loops, groups=st.integers(1, 64), rows=st.integers(1, 64))
+def test_products_of_a_group_share_no_tile(k, loop, groups, rows):
+    """A few rows each (experts with few tokens) fill as many tiles as whole ones."""
+    few, whole = (seconds(m, 64, k, loop, groups=groups, memory=1e30) for m in (rows, 64))
+    assert few == pytest.approx(whole)
+
+
 @given(k=sizes, loop=loops)
 def test_a_lone_small_tile_is_split_over_eight_cores_at_most(k, loop):
     """One of 64 x 64: the operands that it loads for each FLOP are 8/3 of those of the largest."""
