@@ -274,12 +274,17 @@ def _ended(record: SearchRecord | None) -> str:
     return "; the work that a mesh is given ended it, not the clock: pins make the search smaller"
 
 
+COUNTED: Final = ("memory floor", "host memory floor")
+"""What sets meshes aside that are counted among those searched; rules and twins come before the count."""
+
+
 def _record(record: SearchRecord, runtime_s: float) -> list[str]:
     """Return how the search went."""
-    dropped = [f"{count(n)} by {words(why)!r}" for why, n in record.discarded.items() if n]
-    lines = []
-    if dropped:
-        lines.append(f"set aside without solving: {listed(dropped)}")
+    told = {why: f"{count(n)} by {words(why)!r}" for why, n in record.discarded.items() if n}
+    counted = listed(said for why, said in told.items() if why in COUNTED)
+    others = listed(said for why, said in told.items() if why not in COUNTED)
+    lines = [f"of these set aside without solving: {counted}"] if counted else []
+    lines += [f"not among these: {others}"] if others else []
     again = (
         "the same input gives the same plan"
         if record.reproducible

@@ -238,6 +238,15 @@ def test_feasible_says_what_may_remain_and_that_the_clock_decided() -> None:
     assert "set aside" not in text
 
 
+def test_meshes_set_aside_are_told_apart_from_those_that_no_count_holds() -> None:
+    whole = examples.result()
+    assert whole.record is not None
+    discarded = {"placement laid alike": 5_000, "memory floor": 34}
+    told = " ".join(page(replace(whole, record=replace(whole.record, discarded=discarded))).split())
+    assert "of these set aside without solving: 34 by 'memory floor'" in told
+    assert "not among these: 5,000 by 'placement laid alike'" in told
+
+
 def test_feasible_without_a_clock_says_what_ended_the_search() -> None:
     whole, told = examples.result(), "the work that a mesh is given ended it, not the clock"
     assert whole.record is not None
