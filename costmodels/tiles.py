@@ -55,7 +55,7 @@ an inner length of 4,096: smaller tiles that would fill the cores lose as much."
 def loop_on(architecture: str, fill_k: float | None = None) -> TileLoop:
     """Return an architecture's loop, with the fill that was measured on a device itself if there is one.
 
-    A refinement of an architecture (``ampere-measured``) has its parent's.
+    A refinement of an architecture (as ``blackwell-ultra`` is one) has its parent's.
     """
     known = LOOPS.get(architecture) or LOOPS.get(architecture.partition("-")[0], PLAIN_LOOP)
     return known if fill_k is None else TileLoop(fill_k, known.reuse)

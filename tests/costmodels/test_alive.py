@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.adaptation import adapt
-from meshwright.costmodels.alive import fullest_bytes
+from meshwright.costmodels.alive import HOLDERS, fullest_bytes
 from meshwright.costmodels.attention import Attention
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.moe import Exchange, ExpertActivation
@@ -19,6 +19,7 @@ from meshwright.costmodels.profiles import sourced_profile
 from meshwright.costmodels.recompute import MODES, input_bytes, mode_bytes, saved_by_operator
 from meshwright.costmodels.work import Shape
 from meshwright.planner.blocks import decoder_graph
+from meshwright.planner.importers import load_model, preset_names
 from meshwright.planner.pieces import wide
 from tests.strategies import decoders, software, work_shapes
 
@@ -137,6 +138,15 @@ def test_a_layer_without_a_backward_pass_holds_one_operator_at_a_time(spec, shap
         each = [fullest(replace(own, operators=(op,)), shape, stack) for op in own.operators]
         assert fullest(own, shape, stack) == pytest.approx(np.max(each))
         assert fullest(own, shape, stack) <= fullest(replace(own, backward=True), shape, stack)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_operator_that_tells_what_it_holds_in_its_backward_pass_is_asked(name):
+    told = {
+        type(op) for kind in load_model(name).kinds for op in kind.operators if hasattr(op, "transient_bytes")
+    }
+    assert told
+    assert all(issubclass(each, HOLDERS) for each in told)
 
 
 @given(decoders(), work_shapes(), st.integers(2, 4))

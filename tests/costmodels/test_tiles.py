@@ -121,6 +121,6 @@ def test_arrays_are_their_elements(shapes, loop):
 
 def test_a_device_has_its_architectures_loop_and_its_own_fill():
     ampere = LOOPS["ampere"]
-    assert loop_on("ampere") == loop_on("ampere-measured") == ampere
-    assert loop_on("ampere-measured", 40.0) == TileLoop(40.0, ampere.reuse)
+    assert loop_on("ampere") == loop_on("ampere-refined") == ampere
+    assert loop_on("ampere-refined", 40.0) == TileLoop(40.0, ampere.reuse)
     assert loop_on("") == loop_on("nobody's") == PLAIN_LOOP
