@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 from benchmarks.accuracy_groups import KEYS, KINDS, kind_of
@@ -29,7 +29,7 @@ from benchmarks.measured_prices import price_rows
 from benchmarks.row_reading import read_all
 from benchmarks.rows import Row
 from meshwright.cli.errors import reader_may_leave
-from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.errors import MeshwrightError, UnknownNameError
 from meshwright.planner.calibrate.profile_file import check_place, write_whole
 
 
@@ -63,6 +63,10 @@ def _count(text: str) -> int:
 def chosen(options: argparse.Namespace) -> tuple[Row, ...]:
     """Return the rows that the options ask for; raises RowError."""
     rows = read_all(options.files)
+    known = {row.family: None for row in rows}
+    for family in options.family or ():
+        if family not in known:
+            raise UnknownNameError("family", family, list(known))
     rows = tuple(r for r in rows if options.kind in (None, kind_of(r)))
     return tuple(r for r in rows if not options.family or r.family in options.family)
 
@@ -83,8 +87,7 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
         print(validated_text(known))
         return known
     rows, begin = chosen(options), time.perf_counter()
-    for place in filter(None, (options.json, options.rows, options.cache)):
-        check_place(place)
+    _check_places(options)
     if options.leave_one_out:
         priced = price_left_out(rows, options.cache)
         found = left_out_figures(priced)
@@ -102,6 +105,24 @@ def _run(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+DEVICES: Final = Path("/dev")
+"""Where streams are, which take what several write."""
+
+
+def _check_places(options: argparse.Namespace) -> None:
+    """Refuse before the work a place that cannot be written, is read as well or is named twice."""
+    taken = {file.resolve(): "one of the files that are read" for file in options.files}
+    for name in ("json", "rows", "cache"):
+        place: Path | None = getattr(options, name)
+        if place is None:
+            continue
+        check_place(place)
+        at = place.resolve()
+        if at in taken and DEVICES not in place.parents:
+            raise MeshwrightError(f"--{name}: {str(place)!r} is {taken[at]}; name another place")
+        taken[at] = f"what --{name} names"
+
+
 def _write(path: Path, records: Sequence[dict[str, Any]]) -> None:
     write_whole({path: "".join(f"{json.dumps(r, allow_nan=False)}\n" for r in records)})
 
@@ -111,11 +132,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     try:
         found = _run(options)
+        if options.json is not None:
+            write_whole({options.json: json.dumps(found, indent=1, allow_nan=False) + "\n"})
     except MeshwrightError as error:
         print(f"benchmarks.accuracy: {error}", file=sys.stderr)
         raise SystemExit(2) from error
-    if options.json is not None:
-        write_whole({options.json: json.dumps(found, indent=1, allow_nan=False) + "\n"})
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from benchmarks.fit_left_out import leave_one_out
 from benchmarks.fit_workers import WORKERS
 from benchmarks.measured_prices import Priced
 from benchmarks.rows import Row
+from meshwright.hardware.errors import MeshwrightError
 
 ROOT: Final = Path(__file__).parent.parent
 _FITTED: Final = ("benchmarks", "costmodels", "hardware", "planner")
@@ -62,6 +63,10 @@ def _state(rows: Sequence[Row]) -> str:
     return digest.hexdigest()
 
 
+_BEGINS: Final = '{"state": '
+"""How a line of the cache begins, one that was cut short too."""
+
+
 def _line(state: str, family: str, priced: Sequence[Priced]) -> str:
     rows = [
         {
@@ -78,18 +83,40 @@ def _line(state: str, family: str, priced: Sequence[Priced]) -> str:
 
 
 def read_cache(path: Path, state: str, rows: Iterable[Row]) -> dict[str, list[Priced]]:
-    """Return the families that are done in this state; a line that was cut short counts as missing."""
+    """Return the families that are done in this state; a line that was cut short counts as missing.
+
+    Raises
+    ------
+    MeshwrightError
+        If the file holds something else, to which no results are to be added.
+    """
     if not path.exists():
         return {}
     by_id, done = {row.id: row for row in rows}, {}
-    for line in path.read_text(encoding="utf-8").split("\n"):
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             kept = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
+            if line and not line.startswith(_BEGINS[: len(line)]):
+                raise _no_cache(path) from None
             continue
+        if not isinstance(kept, dict) or not {"state", "family", "rows"} <= set(kept):
+            raise _no_cache(path)
         if kept["state"] == state:
             done[kept["family"]] = [Priced(by_id[p.pop("id")], **p) for p in kept["rows"]]
     return done
+
+
+def _add(cache: Path, lines: str) -> None:
+    """Write lines behind what a cache holds, on lines of their own where the last one was cut short."""
+    before = cache.read_bytes() if cache.exists() else b""
+    cut = len(before) > 0 and not before.endswith(b"\n")
+    with cache.open("a", encoding="utf-8") as file:
+        file.write("\n" * cut + lines)
+
+
+def _no_cache(path: Path) -> MeshwrightError:
+    return MeshwrightError(f"cache: {str(path)!r} holds other lines than results of this; name a new file")
 
 
 def price_left_out(rows: Sequence[Row], cache: Path | None = None) -> list[Priced]:
@@ -108,8 +135,7 @@ def price_left_out(rows: Sequence[Row], cache: Path | None = None) -> list[Price
         found = leave_one_out(rows, todo[start : start + WORKERS])
         done |= found
         if cache is not None:
-            with cache.open("a", encoding="utf-8") as file:
-                file.writelines(_line(state, family, own) for family, own in found.items())
+            _add(cache, "".join(_line(state, family, own) for family, own in found.items()))
     return [priced for family in families for priced in done[family]]
 
 

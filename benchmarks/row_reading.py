@@ -16,7 +16,7 @@ from typing import Any, Final, get_args, get_type_hints
 from benchmarks.row_fields import problem_of
 from benchmarks.rows import BUILT_IN, REQUIRED, Row, read_rows, text_of
 from meshwright.cli.amounts import length
-from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.errors import MeshwrightError, shown
 from meshwright.hardware.files import unique_keys
 
 
@@ -41,6 +41,8 @@ _NUMBER: Final = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?")
 _WHOLE: Final = re.compile(r"\s*[0-9]{1,18}\s*")
 _ENDLESS: Final = re.compile(r"\d{31,}")
 """Numbers inside texts that count nothing in so many digits; of thousands of digits Python makes none."""
+_LONGEST: Final = 2000
+"""Characters of a text that are read: six times what any source remarks."""
 _TRUTH: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _SHAPE: Final = ("moe",)
 """Fields without which a row would be priced as another model."""
@@ -86,12 +88,13 @@ def _none(where: str, reason: str) -> MisreadRow:
 
 def lenient(values: Mapping[str, Any], where: str) -> Row:
     """Return the row of an object, with what had to be read otherwise."""
-    told = [f"{name!r} is not a field: left out" for name in values if name not in _FIELDS]
+    told = [f"{shown(name)} is not a field: left out" for name in values if name not in _FIELDS]
     known = {name: _plain(name, value) for name, value in values.items() if name in _FIELDS}
-    told += [f"{n} is {values[n]!r}: read as {got!r}" for n, got in known.items() if got != values[n]]
+    other = {name: got for name, got in known.items() if got != values[name]}
+    told += [f"{name} is {shown(values[name])}: read as {shown(got)}" for name, got in other.items()]
     for name, usual in (dict.fromkeys(REQUIRED, _NOT_STATED) | {"id": where, "outcome": "ok"}).items():
         if not isinstance(known.get(name), str):
-            said = "not stated" if known.get(name) is None else repr(known[name])
+            said = "not stated" if known.get(name) is None else shown(known[name])
             told.append(f"{name} is {said}" + f": read as {usual!r}" * (usual != _NOT_STATED))
             known[name] = usual
     unreadable = None
@@ -115,7 +118,7 @@ def _plain(name: str, value: Any) -> Any:
     """Return a value as its field has it, where it is the same in other clothes."""
     kinds = _HINTS[name]
     if isinstance(value, str) and name != "id":
-        value = _ENDLESS.sub("", value)
+        value = _ENDLESS.sub("", value)[:_LONGEST]
     if isinstance(value, float) and isnan(value):  # how some writers say null
         return None
     if isinstance(value, str) and name == "seq_len":

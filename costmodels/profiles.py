@@ -7,7 +7,6 @@ are in ``data/profiles.toml``. A name may carry switches that differ from the pr
 whose ``inherits`` names a built-in profile and whose fields override it. It is read once.
 """
 
-import reprlib
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -21,7 +20,7 @@ from meshwright.costmodels.calibration import overlaid
 from meshwright.costmodels.fusion import EXPERT_BIASES, FUSIONS
 from meshwright.costmodels.loss import find_loss
 from meshwright.costmodels.profile import TRANSFERS_BESIDE, Profile
-from meshwright.hardware.errors import MeshwrightError, UnknownNameError
+from meshwright.hardware.errors import MeshwrightError, UnknownNameError, shown
 
 FILE_SUFFIX: Final = ".toml"
 MAX_FILE_BYTES: Final = 65536
@@ -92,11 +91,11 @@ def _value(profile: Profile, key: str, text: str) -> Any:
     own = getattr(profile, key, None) if key in _SWITCHES else None
     if own is None:
         raise MeshwrightError(
-            f"profile {profile.name}: {key!r} is not a switch; allowed: {', '.join(_SWITCHES)}"
+            f"profile {profile.name}: {shown(key)} is not a switch; allowed: {', '.join(_SWITCHES)}"
         )
     if isinstance(own, bool):
         if text not in ("true", "false"):
-            raise MeshwrightError(f"profile {profile.name}: {key} is {text!r}; allowed: true, false")
+            raise MeshwrightError(f"profile {profile.name}: {key} is {shown(text)}; allowed: true, false")
         return text == "true"
     if isinstance(own, str):
         return text
@@ -186,14 +185,14 @@ def _file_table(path: Path) -> Mapping[str, Any]:
 def _check_like(parent: Profile, key: str, value: Any, path: Path) -> None:
     """Refuse an unknown field, and a value of another type than the parent's or below 0."""
     if key not in _SWITCHES:
-        raise MeshwrightError(f"profile {path}: {key!r} is not a field; allowed: {', '.join(_SWITCHES)}")
+        raise MeshwrightError(f"profile {path}: {shown(key)} is not a field; allowed: {', '.join(_SWITCHES)}")
     wanted = getattr(parent, key)
     if not isinstance(wanted, bool | str):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         _check_number(str(path), key, value if number else nan, value)
     elif type(value) is not type(wanted):
         what = "true or false" if isinstance(wanted, bool) else "a text"
-        raise MeshwrightError(f"profile {path}: {key} is {reprlib.repr(value)}; allowed: {what}")
+        raise MeshwrightError(f"profile {path}: {key} is {shown(value)}; allowed: {what}")
 
 
 def _check_number(where: str, key: str, number: float, written: object) -> None:
@@ -201,8 +200,7 @@ def _check_number(where: str, key: str, number: float, written: object) -> None:
     least = LEAST_RATE if key.endswith(RATES) else 0.0
     if not least <= number <= MAX_VALUE:
         raise MeshwrightError(
-            f"profile {where}: {key} is {reprlib.repr(written)}; "
-            f"allowed: a number from {least:g} to {MAX_VALUE:g}"
+            f"profile {where}: {key} is {shown(written)}; allowed: a number from {least:g} to {MAX_VALUE:g}"
         )
 
 

@@ -3,7 +3,14 @@
 from typing import Final
 
 MAX_NAMES_SHOWN: Final = 40
+MAX_SHOWN: Final = 80
 FILES: Final = (".json", ".yaml", ".yml", ".toml")
+
+
+def shown(value: object) -> str:
+    """Return a value as a message quotes it: as Python writes it, cut where it is long."""
+    told = repr(value)
+    return told if len(told) <= MAX_SHOWN else told[: MAX_SHOWN - 3] + "..."
 
 
 class MeshwrightError(ValueError):
@@ -14,9 +21,8 @@ class CatalogueError(MeshwrightError):
     """A data file or a cluster name that cannot be used: says where, what, and what is allowed."""
 
     def __init__(self, where: str, field: str, value: object, allowed: str, hint: str = "") -> None:
-        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
         tail = f"; try {hint}" if hint else ""
-        super().__init__(f"{where}: {field} is {shown}; allowed: {allowed}{tail}")
+        super().__init__(f"{where}: {field} is {shown(value)}; allowed: {allowed}{tail}")
         self.where, self.field, self.value = where, field, value
 
 
@@ -37,5 +43,5 @@ class UnknownNameError(MeshwrightError):
             hint = "there is no such file"
         else:
             hint = f"known: {', '.join(sorted(known)[:MAX_NAMES_SHOWN])}{rest}"
-        super().__init__(f"{what}: {name!r} is not known; {hint}{more}")
+        super().__init__(f"{what}: {shown(name)} is not known; {hint}{more}")
         self.name = name

@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any
 
 from meshwright.costmodels.modules import MODULES
-from meshwright.hardware.errors import MeshwrightError, UnknownNameError
+from meshwright.hardware.errors import MeshwrightError, UnknownNameError, shown
 from meshwright.planner.choice import DECISIONS, Choice
 from meshwright.planner.pins import read_pins
 from meshwright.planner.tuning import Tuning, read_tuning
@@ -107,14 +107,15 @@ class Job:
             raise MeshwrightError(f"choices: {self.choices!r} is not a mapping of decisions to choices")
         unknown = sorted(map(str, set(self.choices) - set(DECISIONS)))
         if unknown:
-            raise MeshwrightError(f"pins: {unknown[0]!r} is not a decision; allowed: {', '.join(DECISIONS)}")
+            first = shown(unknown[0])
+            raise MeshwrightError(f"pins: {first} is not a decision; allowed: {', '.join(DECISIONS)}")
 
     def _check_words(self) -> None:
         """Refuse names that are no text and switches that are neither true nor false."""
         for name in _NAMES:
             value = getattr(self, name)
             if not (isinstance(value, str) or (value is None and name in ("profile", "loss"))):
-                raise MeshwrightError(f"{name}: {value!r} is not a name")
+                raise MeshwrightError(f"{name}: {shown(value)} is not a name")
         for name in ("allow_idle", "mtp"):
             if not isinstance(getattr(self, name), bool):
                 raise MeshwrightError(f"{name}: {getattr(self, name)!r} is not true or false")
@@ -155,7 +156,8 @@ class Job:
         known = own | {"pins", "global_batch_tokens"}
         unknown = sorted(str(k) for k in data if k not in known)
         if unknown:
-            raise MeshwrightError(f"job: {unknown[0]!r} is not a field; allowed: {', '.join(sorted(known))}")
+            first = shown(unknown[0])
+            raise MeshwrightError(f"job: {first} is not a field; allowed: {', '.join(sorted(known))}")
         values = {k: v for k, v in data.items() if k in own}
         if "sequence_length" not in values:
             raise MeshwrightError("job: sequence_length is missing; give the tokens of a sequence")
@@ -216,5 +218,5 @@ def _is_number(value: Any) -> bool:
 def _check_count(name: str, value: Any) -> int:
     """Return a count as a plain integer (numpy's are welcome)."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= 10**15:
-        raise MeshwrightError(f"{name}: {value!r} is not a positive integer (at most 1e15)")
+        raise MeshwrightError(f"{name}: {shown(value)} is not a positive integer (at most 1e15)")
     return int(value)

@@ -1,14 +1,13 @@
 """Pins, bounds and bans as people write them (``tp=4``, ``tp<=8``, ``zero_stage!3``), made into choices."""
 
 import re
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil, floor, isfinite
 from typing import Any, Final
 
 from meshwright.costmodels.schedule import names as schedules
 from meshwright.costmodels.strategy import OFFLOADS
-from meshwright.hardware.errors import MeshwrightError, UnknownNameError
+from meshwright.hardware.errors import MeshwrightError, UnknownNameError, shown
 from meshwright.planner.choice import DECISIONS, Choice, choice
 from meshwright.planner.plan import KV_EXCHANGES, PLACEMENTS, RECOMPUTE_MODES, full_placement
 
@@ -30,8 +29,7 @@ def read_pins(rules: Mapping[str, Any] | Iterable[str]) -> dict[str, Choice]:
     """
     if not isinstance(rules, Mapping | list | tuple) or any(not isinstance(rule, str) for rule in rules):
         raise MeshwrightError(
-            f"pins: {reprlib.repr(rules)} is neither a mapping such as {{'tp': 4}} nor a list such as "
-            "['tp<=8']"
+            f"pins: {shown(rules)} is neither a mapping such as {{'tp': 4}} nor a list such as ['tp<=8']"
         )
     pairs = rules.items() if isinstance(rules, Mapping) else (_split(rule) for rule in rules)
     found: dict[str, Choice] = {}
@@ -69,7 +67,7 @@ def _split(rule: str) -> tuple[str, str]:
     match = _RULE.fullmatch(rule)
     if match is None:
         raise MeshwrightError(
-            f"pins: {rule!r} is no rule; write tp=4, tp=2,4, 'tp<=8', 'tp>=2' or 'zero_stage!3'"
+            f"pins: {shown(rule)} is no rule; write tp=4, tp=2,4, 'tp<=8', 'tp>=2' or 'zero_stage!3'"
         )
     return match["name"], _PREFIX[match["sign"]] + match["value"]
 
@@ -81,7 +79,7 @@ def _check_shape(name: str, value: Any) -> None:
         items = list(value.values()) if value and set(value) <= {"min", "max"} else [value]
     if not items or any(isinstance(item, dict | list) for item in items):
         raise MeshwrightError(
-            f"pins: {name} is {value!r}; a value, a list of values or {{min, max}} is expected"
+            f"pins: {name} is {shown(value)}; a value, a list of values or {{min, max}} is expected"
         )
 
 
@@ -132,7 +130,7 @@ def _checked(name: str, wanted: Choice) -> Choice:
     legal, allowed = _VALUES[name]
     for value in sorted((wanted.allowed or frozenset()) | wanted.forbidden, key=repr):
         if not legal(value):
-            raise MeshwrightError(f"pins: {name} cannot be {value!r}; allowed: {allowed}")
+            raise MeshwrightError(f"pins: {name} cannot be {shown(value)}; allowed: {allowed}")
     bounds = [b for b in (wanted.minimum, wanted.maximum) if b is not None]
     if bounds and name not in _ORDERED:
         raise MeshwrightError(f"pins: {name} has no order, so no bounds; name its values: {allowed}")

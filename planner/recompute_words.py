@@ -1,9 +1,8 @@
 """Which layers recompute what, as a person writes it: one mode, one a block, ranges, or every n-th block."""
 
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.errors import MeshwrightError, shown
 from meshwright.planner.modes import check_modes
 from meshwright.planner.plan import RECOMPUTE_MODES
 from meshwright.planner.problem import Problem
@@ -32,8 +31,8 @@ def layer_modes(problem: Problem, recompute: Recompute, schedule: str) -> tuple[
             have = ", ".join(m for m in RECOMPUTE_MODES if m in allowed)
             beside = f" and schedule {schedule}" if mode in problem.target.recompute else ""
             raise MeshwrightError(
-                f"recompute: {mode!r} is not available with {problem.target.title}{beside}; allowed: {have}"
-                + _by_name(problem, mode)
+                f"recompute: {shown(mode)} is not available with {problem.target.title}{beside}; "
+                f"allowed: {have}" + _by_name(problem, mode)
             )
     check_modes(problem, set(wanted))
     if problem.target.recompute_uniform and len(set(wanted)) > 1:
@@ -57,7 +56,7 @@ def _written(recompute: Recompute, size: int) -> list[str]:
         return _ranges({str(k): str(v) for k, v in recompute.items()}, size)
     if not isinstance(recompute, Iterable):
         raise MeshwrightError(
-            f"recompute: {reprlib.repr(recompute)} is no mode, list of modes or mapping of ranges; allowed: "
+            f"recompute: {shown(recompute)} is no mode, list of modes or mapping of ranges; allowed: "
             f"{', '.join(RECOMPUTE_MODES)}, one for each layer, {{'0-15': 'full'}} or 'every-2:full'"
         )
     if not isinstance(recompute, str):
@@ -74,7 +73,7 @@ def _every(text: str, size: int) -> list[str]:
     number, _, mode = text.removeprefix("every-").partition(":")
     if not (mode and number.isdecimal() and len(number) < 10 and 1 <= int(number) <= size):
         raise MeshwrightError(
-            f"recompute: {text!r} is not every-N:MODE with N from 1 to {size}, for example every-2:full"
+            f"recompute: {shown(text)} is not every-N:MODE with N from 1 to {size}, for example every-2:full"
         )
     return [mode if i % int(number) == 0 else "none" for i in range(size)]
 
@@ -95,7 +94,7 @@ def _ranges(spans: Mapping[str, str], size: int) -> list[str]:
         numbers = all(end.isdecimal() and len(end) < 10 for end in (first, last))
         if not (numbers and int(first) <= int(last) < size):
             raise MeshwrightError(
-                f"recompute: {where!r} is not a range FIRST-LAST (or one number) within 0-{size - 1}"
+                f"recompute: {shown(where)} is not a range FIRST-LAST (or one number) within 0-{size - 1}"
             )
         span = slice(int(first), int(last) + 1)
         if any(taken[span]):

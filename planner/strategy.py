@@ -1,6 +1,5 @@
 """An explicit strategy, as a person writes it, turned into a plan that can be priced and launched."""
 
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -10,7 +9,7 @@ from typing import Any
 from meshwright.costmodels.arrays import IntArray
 from meshwright.costmodels.schedule import names, rank_of_chunk
 from meshwright.costmodels.strategy import OFFLOADS
-from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.errors import MeshwrightError, shown
 from meshwright.planner.meshes import Meshes, one_mesh
 from meshwright.planner.model_rules import text_lengths
 from meshwright.planner.plan import (
@@ -222,7 +221,7 @@ def chunks_from(
     wanted, own = len(ranks), problem.model.block_layers
     if isinstance(blocks, str | Mapping) or not isinstance(blocks, Iterable):
         raise MeshwrightError(
-            f"layers_per_stage: {reprlib.repr(blocks)} is no list; {wanted} whole numbers (pp x vpp) "
+            f"layers_per_stage: {shown(blocks)} is no list; {wanted} whole numbers (pp x vpp) "
             f"that sum to {len(own)} layers are expected"
         )
     sizes = [_whole("layers_per_stage", b) for b in blocks]
@@ -252,23 +251,21 @@ def _placement(placement: Sequence[str] | str | None) -> tuple[str, ...]:
     if names not in PLACEMENTS or not isinstance(given, list | tuple | None):
         have = " or ".join(",".join(p) for p in PLACEMENTS)
         told = ",".join(map(str, names)) if isinstance(given, list | tuple) else given
-        raise MeshwrightError(
-            f"placement: {reprlib.repr(told)} is not an order that is priced; allowed: {have}"
-        )
+        raise MeshwrightError(f"placement: {shown(told)} is not an order that is priced; allowed: {have}")
     return names
 
 
 def _word(name: str, value: Any, allowed: Sequence[str]) -> str:
     if value not in allowed:
-        raise MeshwrightError(f"{name}: {value!r} is not known; allowed: {', '.join(allowed)}")
+        raise MeshwrightError(f"{name}: {shown(value)} is not known; allowed: {', '.join(allowed)}")
     return str(value)
 
 
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise MeshwrightError(f"{name}: {value!r} is not a whole number")
+        raise MeshwrightError(f"{name}: {shown(value)} is not a whole number")
     if abs(int(value)) > LARGEST:
-        raise MeshwrightError(f"{name}: {value!r} is too large; at most {LARGEST}")
+        raise MeshwrightError(f"{name}: {shown(value)} is too large; at most {LARGEST}")
     return int(value)
 
 

@@ -15,7 +15,6 @@ Paths in a line are looked for beside the log first, then from where the command
 """
 
 import json
-import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isnan
@@ -23,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.errors import MeshwrightError, shown
 from meshwright.hardware.files import beside, read_text, unique_keys
 from meshwright.hardware.units import MIB
 from meshwright.planner.calibrate.logs import FORMATS, read_log
@@ -146,7 +145,7 @@ def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation |
         raise MeshwrightError(f"{where}: no JSON object")
     unknown = sorted(set(row) - set(FIELDS))
     if unknown:
-        raise MeshwrightError(f"{where}: {unknown[0]!r} is not a field; allowed: {', '.join(FIELDS)}")
+        raise MeshwrightError(f"{where}: {shown(unknown[0])} is not a field; allowed: {', '.join(FIELDS)}")
     if "step_time_s" in row and _is_nothing(row["step_time_s"]):
         return None
     step_time_s = _within(row.get("step_time_s"), STEP_TIME_S, f"{where}: step_time_s")
@@ -155,7 +154,7 @@ def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation |
     peak_bytes = None if nothing else _within(peak, PEAK_BYTES, f"{where}: peak_memory_bytes")
     for name in ("model", "cluster"):
         if name in row and not (isinstance(row[name], str) and row[name]):
-            raise MeshwrightError(f"{where}: {name} is {row[name]!r}; a name or a path is expected")
+            raise MeshwrightError(f"{where}: {name} is {shown(row[name])}; a name or a path is expected")
     model, cluster = (
         beside(folder, row[name]) if name in row else getattr(given, name) for name in ("model", "cluster")
     )
@@ -176,8 +175,7 @@ def _within(value: Any, limits: tuple[float, float], where: str) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     low, high = limits
     if not number or not low <= value <= high:
-        shown = reprlib.repr(value)
-        raise MeshwrightError(f"{where} is {shown}; a number from {low:g} to {high:g} is expected")
+        raise MeshwrightError(f"{where} is {shown(value)}; a number from {low:g} to {high:g} is expected")
     return float(value)
 
 

@@ -46,6 +46,11 @@ def write_whole(texts: Mapping[Path, str]) -> None:
     """Write files whole, all of them or none; links and devices such as ``/dev/stdout`` stay what they are.
 
     What this leaves out: a machine that dies between two renames leaves some of them.
+
+    Raises
+    ------
+    MeshwrightError
+        If one cannot be written, naming it.
     """
     beside = {path: path.with_name(path.name + ".part") for path in texts if not _stays(path)}
     try:
@@ -53,6 +58,8 @@ def write_whole(texts: Mapping[Path, str]) -> None:
             beside.get(path, path).write_text(text, encoding="utf-8")
         for path, part in beside.items():
             part.replace(path)
+    except OSError as error:
+        raise _unwritten(path, error) from None
     finally:
         for part in beside.values():
             part.unlink(missing_ok=True)
@@ -61,6 +68,12 @@ def write_whole(texts: Mapping[Path, str]) -> None:
 def _stays(path: Path) -> bool:
     """Return whether a path is written to where it leads: another file in its place would not be it."""
     return path.is_symlink() or (path.exists() and not path.is_file())
+
+
+def _unwritten(path: Path, error: OSError) -> MeshwrightError:
+    return MeshwrightError(
+        f"output: {str(path)!r} cannot be written: {error.strerror or error}; name another place"
+    )
 
 
 def check_place(path: Path) -> None:
@@ -81,9 +94,7 @@ def check_place(path: Path) -> None:
         path.with_name(path.name + ".part").touch()
         path.with_name(path.name + ".part").unlink(missing_ok=True)
     except OSError as error:
-        raise MeshwrightError(
-            f"output: {str(path)!r} cannot be written: {error.strerror or error}; name another place"
-        ) from None
+        raise _unwritten(path, error) from None
 
 
 def check_output(output: Path | None) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshwright.hardware.errors import shown
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec
 from meshwright.planner.graph import ModelGraph
@@ -73,6 +74,7 @@ def _assumption(config: Config, spec: DecoderSpec) -> str:
     experts = "experts as its keys say" if spec.feeds else "a gated MLP"
     attention = "latent attention" if spec.mixers else "full attention unless layer_types says otherwise"
     return (
-        f"model_type {config.model_type or 'none'!r} is not known: planned as Llama-like (RMSNorm before "
-        f"attention and MLP, {experts}, rotary positions, {attention}, no biases unless the file names them)"
+        f"model_type {shown(config.model_type or 'none')} is not known: planned as Llama-like (RMSNorm "
+        f"before attention and MLP, {experts}, rotary positions, {attention}, no biases unless the file "
+        "names them)"
     )

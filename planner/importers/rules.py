@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from meshwright.hardware.errors import shown
 from meshwright.planner.importers.config import MISSING, Config, ModelConfigError
 
 Value: TypeAlias = Any
@@ -216,6 +217,7 @@ def read_fields(config: Config, rules: Mapping[str, Rule]) -> dict[str, Value]:
     if reading.missing:
         known = config.model_type or "none"
         raise ModelConfigError(
-            f"{config.source}: model_type {known!r} needs keys that are missing: {', '.join(reading.missing)}"
+            f"{config.source}: model_type {shown(known)} needs keys that are missing: "
+            f"{', '.join(reading.missing)}"
         )
     return reading.fields

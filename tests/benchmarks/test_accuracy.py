@@ -237,6 +237,54 @@ def test_a_file_that_is_none_ends_with_a_message(capsys: pytest.CaptureFixture[s
     assert "cannot be read" in capsys.readouterr().err
 
 
+def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as caught:
+        accuracy.main(arguments)
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_no_file_that_is_read_or_written_is_written_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "rows.jsonl", tmp_path / "out.json"
+    file.write_text(f"{line(PLAIN)}\n", encoding="utf-8")
+    same = tmp_path / "link"
+    same.symlink_to(file)
+    for option in ("--rows", "--json"):
+        for place in (file, same):
+            assert f"{option}: {str(place)!r} is one" in refused([str(file), option, str(place)], capsys)
+    assert "what --json names" in refused([str(file), "--rows", str(out), "--json", str(out)], capsys)
+    assert file.read_text("utf-8") == f"{line(PLAIN)}\n"
+    assert not out.exists()
+    accuracy.main([str(file), "--rows", "/dev/stdout", "--json", "/dev/stdout"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("option", ["--rows", "--json"])
+def test_a_full_disk_ends_with_a_message(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{line(PLAIN)}\n", encoding="utf-8")
+    assert "output: '/dev/full' cannot be written" in refused([str(file), option, "/dev/full"], capsys)
+
+
+def test_a_family_that_no_row_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "family: 'dgxcc' is not known; did you mean" in refused(["--family", "dgxcc"], capsys)
+
+
+@pytest.mark.parametrize("held", [b"\x80\xff", b"one\ntwo\n", b'{"id": "a"}\n', b"[1]\n"])
+def test_a_file_of_other_lines_is_no_cache(
+    held: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_bytes(held)
+    told = refused(["--leave-one-out", "family", "--cache", str(file)], capsys)
+    assert "holds other lines" in told
+    assert file.read_bytes() == held
+
+
 def test_figures_without_any_row_are_told_as_missing() -> None:
     shown = text(figures([], by=("family", "profile")))
     assert "no rows" in shown
@@ -290,6 +338,8 @@ def test_a_stopped_run_resumes_and_a_changed_one_starts_anew(
     cache.write_text(f"{kept[0]}\n{kept[1][:50]}", encoding="utf-8")  # stopped while writing the second
     assert price_left_out(rows, cache) == whole
     assert calls == ["a", "b", "b"]
+    assert price_left_out(rows, cache) == whole
+    assert calls == ["a", "b", "b"], "the second family stands on a line of its own"
     assert price_left_out(rows[:9], cache) != whole
     assert calls == ["a", "b", "b", "a"]
 

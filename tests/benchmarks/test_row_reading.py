@@ -139,6 +139,16 @@ def test_a_kernel_that_nobody_knows_is_what_the_row_says_beside_it() -> None:
     assert once.step_time_s == twice.step_time_s is not None
 
 
+@pytest.mark.parametrize("name", ["notes", "sharding_as_printed", "recompute", "schedule", "model_name"])
+def test_a_text_of_any_length_is_read_in_no_time_and_told_in_short(name: str) -> None:
+    begin = process_time()
+    row = read(**{name: "zero bubble layer " * 50_000})
+    price_rows([row])
+    assert process_time() - begin < SECONDS
+    assert isinstance(row, MisreadRow)
+    assert all(len(told) < 300 for told in row.misread)
+
+
 def test_a_line_ends_where_json_lines_end(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     odd = replace(PLAIN, notes="one\u2028line\x85of\x1ctext")

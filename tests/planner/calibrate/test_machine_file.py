@@ -95,7 +95,7 @@ def test_a_name_that_is_no_yaml_is_refused(tmp_path):
 def test_files_are_written_all_or_none(tmp_path):
     files = paths(tmp_path / "mine.yaml")
     files[2].mkdir()
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(MeshwrightError, match="directory"):
         write_whole(dict.fromkeys((files[2], *files[:2]), "text"))
     assert list(tmp_path.iterdir()) == [files[2]]
     with pytest.raises(MeshwrightError, match="is a folder"):
