@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import isnan
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from meshwright.hardware.errors import MeshwrightError, shown
 from meshwright.hardware.files import beside, read_text, unique_keys
@@ -33,11 +33,16 @@ from meshwright.planner.problem import Problem
 
 MAX_LOG_BYTES: Final = 64 * MIB
 FIELDS: Final = ("step_time_s", "peak_memory_bytes", "plan", "strategy", "job", "model", "cluster")
+MEASURED: Final = ("step_time_s", "peak_memory_bytes")
 JSONL: Final = "jsonl"
 STEP_TIME_S: Final = (1e-6, 1e6)
 """Of any step: no kernel starts within a microsecond, no step takes eleven days."""
 PEAK_BYTES: Final = (1024.0, 1e15)
 """Of any device: beyond, the number has another unit."""
+
+
+Known: TypeAlias = dict[str, tuple[Problem, Plan]]
+"""Problems and plans by what a line says beside what was measured."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,12 @@ def read_observations(path: Path, given: Given, form: str | None) -> Observed:
 def _of_lines(text: str, path: Path, given: Given) -> Observed:
     """Return a JSONL file's runs, lines of one plan as one."""
     found: dict[str, dict[int, Observation]] = {}
+    known: Known = {}
     failed = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        one = _of_line(line, f"{path}: line {number}", path.parent, given)
+        one = _of_line(line, f"{path}: line {number}", path.parent, given, known)
         if one is None:
             failed.append(number)
         else:
@@ -133,8 +139,11 @@ def _together(runs: list[Observation]) -> Observation:
     return replace(runs[0], step_time_s=step_time_s, peak_bytes=max(peaks) if peaks else None)
 
 
-def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation | None:
-    """Return the run that a line tells of, None where no step of it was timed."""
+def _of_line(line: str, where: str, folder: Path, given: Given, known: Known) -> Observation | None:
+    """Return the run that a line tells of, None where no step of it was timed.
+
+    ``known`` are the plans of lines before by what these say of them: a log may have one a step.
+    """
     try:
         row = json.loads(line, object_pairs_hook=unique_keys(f"{where}: field"))
     except MeshwrightError:
@@ -159,11 +168,13 @@ def _of_line(line: str, where: str, folder: Path, given: Given) -> Observation |
         beside(folder, row[name]) if name in row else getattr(given, name) for name in ("model", "cluster")
     )
     here = replace(given, model=model, cluster=cluster)
+    said = json.dumps({name: value for name, value in row.items() if name not in MEASURED}, sort_keys=True)
     try:
-        problem, plan = _told(row, folder, here)
+        if said not in known:
+            known[said] = _told(row, folder, here)
     except MeshwrightError as error:
         raise MeshwrightError(f"{where}: {error}") from None
-    return Observation(problem, plan, step_time_s, peak_bytes)
+    return Observation(*known[said], step_time_s, peak_bytes)
 
 
 def _is_nothing(value: Any) -> bool:

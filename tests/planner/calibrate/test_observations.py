@@ -35,6 +35,18 @@ def test_lines_of_one_plan_count_with_their_median_and_their_largest_peak(log):
     assert one.problem.job.sequence_length == 2048
 
 
+def test_a_plan_is_looked_up_once_however_many_steps_of_it_are_told(log, monkeypatch):
+    asked, load = [], Problem.load
+    monkeypatch.setattr(Problem, "load", lambda *given: asked.append(given) or load(*given))
+    rows = [{"plan": "plan.json", "step_time_s": 1.0 + n, "peak_memory_bytes": 1e9} for n in range(9)]
+    (one,) = read_observations(log(*rows), Given(), None).runs
+    assert one.step_time_s == 5.0
+    assert len(asked) == 1
+    two = [*rows, {**rows[0], "cluster": "dgx-a100"}]
+    runs = read_observations(log(*two), Given(), None).runs
+    assert [run.problem.cluster.name for run in runs] == ["dgx-h100:1", "dgx-a100:1"]
+
+
 def test_a_line_ends_where_json_lines_end(log, tmp_path):
     name = "one\u2028plan\x85of\u2029many.json"
     (tmp_path / "plan.json").rename(tmp_path / name)
