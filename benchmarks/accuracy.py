@@ -26,6 +26,7 @@ from benchmarks.accuracy_report import figures, row_record, text
 from benchmarks.accuracy_targets import TARGETS
 from benchmarks.accuracy_validated import validated_figures, validated_text
 from benchmarks.measured_prices import price_rows
+from benchmarks.row_mixture import with_experts
 from benchmarks.row_reading import read_all
 from benchmarks.rows import Row
 from meshwright.cli.errors import reader_may_leave
@@ -67,7 +68,7 @@ def chosen(options: argparse.Namespace) -> tuple[Row, ...]:
     for family in options.family or ():
         if family not in known:
             raise UnknownNameError("family", family, list(known))
-    rows = tuple(r for r in rows if options.kind in (None, kind_of(r)))
+    rows = tuple(r for r in rows if options.kind in (None, kind_of(with_experts(r)[0])))
     return tuple(r for r in rows if not options.family or r.family in options.family)
 
 

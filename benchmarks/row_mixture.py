@@ -30,7 +30,7 @@ def with_experts(row: Row) -> tuple[Row, tuple[str, ...]]:
     printed = {field: getattr(row, field) for field in public}
     if not experts or not agrees(printed, public, ("layers", "vocab", _DENSE_WIDTH)):
         return row, ()
-    if row.ffn_hidden not in (None, public.get(_DENSE_WIDTH), experts["expert_ffn"]):
+    if row.ffn_hidden not in (None, public.get(_DENSE_WIDTH), experts.get("expert_ffn")):
         return row, ()
     return replace(row, moe=experts), (f"experts are not stated: as in the public {name}",)
 

@@ -105,7 +105,7 @@ STYLES: Final[tuple[tuple[str, Style], ...]] = (
     (r"deepseek.?v2", Style("deepseek_v2", {**_MLA, "q_lora_rank": 1536})),
     (r"deepseek|kimi", Style("deepseek_v3", {**_MLA, "q_lora_rank": 1536})),
     (r"gpt.oss", Style("gpt_oss", {"attention_bias": True})),
-    (r"llama 4", Style("llama4_text")),
+    (r"llama[ _-]?4(?![\db])", Style("llama4_text")),
     (r"qwen3.*a\d+b", Style("qwen3_moe")),
     (r"qwen2-57b", Style("qwen2_moe")),
     (r"mixtral|8x70b", Style("mixtral")),
@@ -264,7 +264,7 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
     style = style_of(row)
     printed = {name: getattr(row, name) for name in SIZES}
-    known = style.sizes and not mixes_without_attention(row.model_name)
+    known = style.sizes and any(printed.values()) and not mixes_without_attention(row.model_name)
     public = None if row.moe is not None or known else public_config(row)
     if public is not None and (not any(printed.values()) or _untold(row, public[0], style)):
         positions = max(public[0].get("max_position_embeddings", 0), row.seq_len or 2048)

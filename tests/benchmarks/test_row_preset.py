@@ -64,6 +64,12 @@ def test_a_name_alone_is_a_model() -> None:
     assert "model as the public mixtral-8x7b" in notes
 
 
+@pytest.mark.parametrize("name", ["falcon-40b", "gpt-j-6b", "gemma-2-27b", "qwen3-0.6b"])
+def test_a_name_alone_is_the_public_model_whatever_sizes_its_style_has(name: str) -> None:
+    row = replace(LLAMA, model_name=name, **dict.fromkeys((*SIZES, "head_dim")))
+    assert graph_of(row)[0].parameters == load_model(name).parameters
+
+
 @pytest.mark.parametrize(
     "name", ["mamba-2.8b", "opt-13b", "recurrentgemma-2b", "nemotron-h-8b", "bert-large"]
 )
