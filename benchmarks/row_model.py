@@ -103,7 +103,8 @@ def _known(
 STYLES: Final[tuple[tuple[str, Style], ...]] = (
     (r"deepseek-v3-16b", Style("deepseek_v3", {**_MLA, "q_lora_rank": None})),
     (r"deepseek.?v2", Style("deepseek_v2", {**_MLA, "q_lora_rank": 1536})),
-    (r"deepseek|kimi", Style("deepseek_v3", {**_MLA, "q_lora_rank": 1536})),
+    (r"distill.?qwen", Style("qwen2")),
+    (r"deepseek[ _-]?(v?3|r1(?!.*distill))|kimi", Style("deepseek_v3", {**_MLA, "q_lora_rank": 1536})),
     (r"gpt.oss", Style("gpt_oss", {"attention_bias": True})),
     (r"llama[ _-]?4(?![\db])", Style("llama4_text")),
     (r"qwen3.*a\d+b", Style("qwen3_moe")),
@@ -122,7 +123,8 @@ STYLES: Final[tuple[tuple[str, Style], ...]] = (
     (r"bloom-560m", Style("bloom", {}, _known(24, 1024, 16, 4096, 250880))),
     (r"bloom-1.1b", Style("bloom", {}, _known(24, 1536, 16, 6144, 250880))),
     (r"falcon-7b", Style("falcon", {**_FALCON, "multi_query": True, "new_decoder_architecture": False})),
-    (r"falcon", Style("falcon", _FALCON_180B, _known(80, 14848, 232, 59392, 65024, 8))),
+    (r"falcon.?180b", Style("falcon", _FALCON_180B, _known(80, 14848, 232, 59392, 65024, 8))),
+    (r"falcon", Style("falcon", _FALCON_180B)),
     (r"palm", Style("cohere")),
     (r"^t5-3b", Style("t5", _T5_3B)),
     (r"gemma", Style("gemma", {}, {"head_dim": 256})),
@@ -288,6 +290,8 @@ def config_of(row: Row) -> tuple[dict[str, Any], tuple[str, ...]]:
     if style.model_type == "falcon" and sizes["kv_heads"] is not None:
         keys["num_kv_heads"] = sizes["kv_heads"]
     keys |= style.keys
+    if row.moe is None and (same := public_config(row)) is not None and "tie_word_embeddings" in same[0]:
+        keys["tie_word_embeddings"] = same[0]["tie_word_embeddings"]
     if row.moe is not None:
         keys |= _expert_keys(row, style.model_type)
     single = row.moe is not None and row.gated_mlp is False and style.model_type == UNNAMED

@@ -64,6 +64,13 @@ def test_a_name_alone_is_a_model() -> None:
     assert "model as the public mixtral-8x7b" in notes
 
 
+@pytest.mark.parametrize("name", ["deepseek-llm-7b", "falcon-40b", "qwen2.5-0.5b", "qwen3-4b"])
+def test_a_public_model_with_its_sizes_printed_is_itself(name: str) -> None:
+    sizes = dict.fromkeys((*SIZES, "head_dim")) | sizes_of(name)
+    row = replace(LLAMA, model_name=name, gated_mlp=None, **sizes)
+    assert graph_of(row)[0].parameters == pytest.approx(load_model(name).parameters, rel=1e-3)
+
+
 @pytest.mark.parametrize("name", ["falcon-40b", "gpt-j-6b", "gemma-2-27b", "qwen3-0.6b"])
 def test_a_name_alone_is_the_public_model_whatever_sizes_its_style_has(name: str) -> None:
     row = replace(LLAMA, model_name=name, **dict.fromkeys((*SIZES, "head_dim")))
