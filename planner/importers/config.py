@@ -5,12 +5,13 @@
 
 import json
 import reprlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from meshwright.hardware.errors import MeshwrightError
+from meshwright.hardware.errors import MeshwrightError, shown
 from meshwright.hardware.units import mib_to_bytes
 
 SIZE_LIMIT_BYTES: Final = int(mib_to_bytes(8))
@@ -146,9 +147,8 @@ def _unique(source: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
         """Return an object as a dictionary."""
         values = dict(pairs)
         if len(values) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ModelConfigError(f"{source}: key {twice!r} is given twice")
+            ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+            raise ModelConfigError(f"{source}: key {shown(twice)} is given twice")
         return values
 
     return build

@@ -26,7 +26,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
-from meshwright.hardware.errors import CatalogueError
+from meshwright.hardware.errors import MAX_NAMES_SHOWN, MAX_SHOWN, CatalogueError, shown
 from meshwright.hardware.files import parse_yaml
 from meshwright.planner.blocks import decoder_graph
 from meshwright.planner.decoder import DecoderSpec, NormPlace
@@ -82,7 +82,9 @@ def _spec(config: Config, name: object) -> DecoderSpec:
     if missing:
         wrong.append(f"missing fields {', '.join(missing)}")
     if unknown:
-        wrong.append(f"unknown fields {', '.join(map(_hinted, unknown))}; known: {', '.join(known)}")
+        first, rest = unknown[:MAX_NAMES_SHOWN], len(unknown) - MAX_NAMES_SHOWN
+        more = f" and {rest:,} more" if rest > 0 else ""
+        wrong.append(f"unknown fields {', '.join(map(_hinted, first))}{more}; known: {', '.join(known)}")
     if wrong:
         raise ModelConfigError(f"{config.source}: " + "; ".join(wrong))
     if "head_dim" not in given and given["hidden"] % given["heads"]:
@@ -98,7 +100,8 @@ def _spec(config: Config, name: object) -> DecoderSpec:
 def _hinted(key: str) -> str:
     """Return a key, and the nearest that a file may have."""
     near = get_close_matches(key, READERS, n=1)
-    return f"{key} ({near[0]}?)" if near else key
+    told = shown(key)[1:-1] if len(key) > MAX_SHOWN else key
+    return f"{told} ({near[0]}?)" if near else told
 
 
 def _refuse_ignored(config: Config, spec: DecoderSpec) -> None:

@@ -1,6 +1,7 @@
 """A word of any length is refused in a line that a terminal shows, which quotes its beginning."""
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -42,3 +43,22 @@ def test_a_long_name_of_a_kind_of_model_is_cut(tmp_path: Path) -> None:
     done = run("model", str(file))
     assert done.exit_code == 2
     assert len(done.stderr) < LINE
+
+
+def test_many_wrong_fields_are_named_in_part_and_counted(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("".join(f"field{n}: 1\n" for n in range(3000)), encoding="utf-8")
+    done = run("model", str(file))
+    assert done.exit_code == 2
+    assert "field39 and 2,960 more" in done.stderr
+    assert len(done.stderr) < 2 * LINE
+
+
+def test_a_key_written_twice_is_found_among_many_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    keys = ",".join(f'"key{n}": 1' for n in (*range(100_000), 99_999))
+    file.write_text(f"{{{keys}}}", encoding="utf-8")
+    begin = process_time()
+    done = run("model", str(file))
+    assert process_time() - begin < 5
+    assert "key 'key99999' is given twice" in done.stderr
