@@ -121,6 +121,38 @@ def critical_paths(
     return ends + [_backtrack(schedule, binding, int(schedule.rank_of_chunk[c]), c) for c in chunks]
 
 
+def slow_chunk_paths(
+    schedule: StaticSchedule,
+    passes: tuple[FloatArray, FloatArray, float],
+    longer_s: FloatArray,
+    weight_s: ArrayLike = 0.0,
+    ready_s: ArrayLike = 0.0,
+) -> list[Path]:
+    """Return the critical paths to the rank that ends last when one chunk after the other runs longer backward.
+
+    With no more micro-batches than ranks a chunk that is slower than its rank's others is waited for by all
+    that follow, whichever it is: layers spread evenly over a rank in the mean hide that.
+
+    Parameters
+    ----------
+    passes
+        Forward and backward seconds of the chunks, (C,) each, and of a transfer.
+    longer_s
+        By how much each chunk's backward pass is longer, (C,); zero: it is left out.
+    """
+    forward, backward, transfer_s = passes
+    slow, block, paths = np.flatnonzero(longer_s > 0), rows_at_once(schedule), []
+    for first in range(0, len(slow), block):
+        each = slow[first : first + block]
+        rows = backward + longer_s * (np.arange(schedule.num_chunks) == each[:, None])
+        seconds, transfer, lead = durations(schedule, forward, rows, len(each) * [transfer_s], weight_s)
+        end = run(schedule, seconds, transfer, starts(schedule, ready_s, lead))
+        latest = end[schedule.last_operation].argmax(axis=0).tolist()
+        for rank, ends in zip(latest, np.ascontiguousarray(end.T), strict=True):
+            paths.append(_backtrack(schedule, _binding(schedule, ends, transfer_s), rank))
+    return paths
+
+
 _BACKWARD_WORK = 2.0
 _TRANSFER_WORK = 0.01
 """Work of a backward (two GEMMs for each forward one; half of it the weight's) and of a transfer, in

@@ -8,7 +8,7 @@ from ortools.sat.python import cp_model
 
 from meshwright.costmodels.arrays import FloatArray, IntArray
 from meshwright.costmodels.completion import late_reduction
-from meshwright.costmodels.paths import Path, base_paths, critical_paths
+from meshwright.costmodels.paths import Path, base_paths, critical_paths, slow_chunk_paths
 from meshwright.costmodels.pipeline import simulate
 from meshwright.costmodels.recompute import MODES
 from meshwright.costmodels.schedule import StaticSchedule, build
@@ -133,6 +133,20 @@ def plan_paths(
     return critical_paths(schedule, *passes, ranks, weight[0], ready[0], chunks)
 
 
+def recomputing_paths(task: MeshTask, schedule: StaticSchedule, kinds: IntArray) -> list[Path]:
+    """Return paths that are critical when one chunk alone recomputes all it can, for chunks of layers (C, K)."""
+    tables, rows = task.tables, np.array([0])
+    allowed, backward = task.want.allowed, tables.backward_s[0]
+    least = np.where(allowed, backward, np.inf).min(axis=-1, initial=np.inf)
+    longer = kinds @ np.where(allowed, backward - least[:, None], 0.0).max(axis=-1)
+    counts = np.zeros((1, *kinds.shape, len(MODES)), dtype=np.int64)
+    counts[0, :, np.arange(kinds.shape[1]), np.where(allowed, backward, np.inf).argmin(axis=-1)] = kinds.T
+    forward, least_backward, weight = chunk_times(schedule, tables, rows, counts)
+    _, ready = gather_times(task.setting, schedule, tables, rows, kinds[None], forward)
+    passes = forward[0], least_backward[0], float(tables.transfer_s[0])
+    return slow_chunk_paths(schedule, passes, longer, weight[0], ready[0])
+
+
 def early_chunks(
     setting: Setting,
     schedule: StaticSchedule,
@@ -217,6 +231,8 @@ class MeshSolver:
                 return Outcome(best, cutoff_s, True, rounds)
             if spent >= self.limit or rounds >= MAX_ROUNDS:
                 return Outcome(best, bound, False, rounds)
+            if rounds == 1 and self.schedule.vpp > 1:
+                self.objective.cut(recomputing_paths(self.task, self.schedule, found.counts.sum(axis=-1)))
             if rounds == 1 and not relaxed:
                 self._cut_relaxed()
             self._cut_at(found)

@@ -19,6 +19,7 @@ from benchmarks.fit_observable import PEAK
 from benchmarks.measured_prices import Priced, price_rows
 from benchmarks.rows import Row, counter_of, read_rows
 from meshwright.costmodels.calibration import rate_factor
+from meshwright.costmodels.profiles import find_profile, sourced_profile
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.units import gib_to_bytes
 from meshwright.planner.headroom import Headroom
@@ -344,10 +345,15 @@ def test_a_stopped_run_resumes_and_a_changed_one_starts_anew(
     assert calls == ["a", "b", "b", "a"]
 
 
-def test_without_the_fit_rates_are_the_sourced_ones() -> None:
+def test_without_the_fit_constants_are_the_sourced_ones() -> None:
     device = load_accelerator("a100-80gb-sxm")
-    fitted = rate_factor(device, "gemm")
+
+    def now() -> tuple[float, ...]:
+        profile = find_profile("megatron-core")
+        return rate_factor(device, "gemm"), float(profile.gemm_fraction), float(profile.attention_fraction)
+
+    fitted, plain = now(), sourced_profile("megatron-core")
     with accuracy.constants(accuracy.options_of(["--without-fit"])):
-        assert rate_factor(device, "gemm") == 1.0
+        assert now() == (1.0, plain.gemm_fraction, plain.attention_fraction)
     with accuracy.constants(accuracy.options_of([])):
-        assert rate_factor(device, "gemm") == fitted != 1.0
+        assert now() == fitted != (1.0, plain.gemm_fraction, plain.attention_fraction)

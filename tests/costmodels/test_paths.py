@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.paths import base_paths, base_table, critical_paths, path_length
+from meshwright.costmodels.paths import (
+    base_paths,
+    base_table,
+    critical_paths,
+    path_length,
+    slow_chunk_paths,
+)
 from meshwright.costmodels.pipeline import simulate
 from meshwright.costmodels.schedule import build, names
 from tests.costmodels.cases import ROUNDING, smallest_vpp
@@ -97,6 +103,35 @@ def test_base_paths_come_within_three_percent_of_nearly_equal_chunks(name):
     for rank in {0, 7} if schedule.split else {0}:
         own = [path_length(p, *times) for p in base_paths(schedule) if p.rank == rank]
         assert (np.max(own, axis=0) >= (0.97 if name == "v_min" else 0.98) * end_s[:, rank]).all()
+
+
+@given(held_up_schedules(), st.data())
+def test_paths_of_slow_chunks_are_exact_where_one_is_and_bounds_everywhere(case, data):
+    schedule, forward_s, backward_s, transfer_s, weight_s, ready_s = case
+    n = schedule.num_chunks
+    longer_s = np.array(data.draw(st.lists(st.just(0.0) | seconds(), min_size=n, max_size=n)))
+    passes = forward_s, backward_s, transfer_s
+    paths = slow_chunk_paths(schedule, passes, longer_s, weight_s, ready_s)
+    slow = np.flatnonzero(longer_s)
+    assert len(paths) == len(slow)
+    end_s = simulate(schedule, *case[1:]).end_s
+    for path, chunk in zip(paths, slow, strict=True):
+        assert path_length(path, *case[1:]) <= end_s[path.rank] * ROUNDING
+        times = forward_s, backward_s + longer_s * (np.arange(n) == chunk), transfer_s, weight_s, ready_s
+        latest = simulate(schedule, *times).end_s.max()
+        assert path_length(path, *times) == pytest.approx(latest)
+
+
+def test_ranks_that_recompute_one_chunk_of_several_wait_for_it_where_a_step_is_one_wave():
+    """With as many micro-batches as ranks all later passes keep the beat of a slow one; no base path tells."""
+    schedule = build("interleaved", 4, 4, 4)
+    ones, transfer_s = np.ones(16), 0.01
+    slow = slow_chunk_paths(schedule, (ones, 2 * ones, transfer_s), ones)
+    for own in (1, 2):
+        times = ones, 2 * ones + (np.arange(16) // 4 == own), transfer_s
+        latest = float(simulate(schedule, *times).end_s.max())
+        assert max(path_length(p, *times) for p in slow) == pytest.approx(latest)
+        assert max(path_length(p, *times) for p in base_paths(schedule)) < latest - 2
 
 
 def test_path_lengths_broadcast():
