@@ -128,7 +128,7 @@ def slow_chunk_paths(
     weight_s: ArrayLike = 0.0,
     ready_s: ArrayLike = 0.0,
 ) -> list[Path]:
-    """Return the critical paths to the rank that ends last when one chunk after the other runs longer backward.
+    """Return the critical paths to the latest rank when one chunk after the other runs longer backward.
 
     With no more micro-batches than ranks a chunk that is slower than its rank's others is waited for by all
     that follow, whichever it is: layers spread evenly over a rank in the mean hide that.

@@ -134,7 +134,7 @@ def plan_paths(
 
 
 def recomputing_paths(task: MeshTask, schedule: StaticSchedule, kinds: IntArray) -> list[Path]:
-    """Return paths that are critical when one chunk alone recomputes all it can, for chunks of layers (C, K)."""
+    """Return paths that are critical when one of the chunks, of layers (C, K), recomputes all it can."""
     tables, rows = task.tables, np.array([0])
     allowed, backward = task.want.allowed, tables.backward_s[0]
     least = np.where(allowed, backward, np.inf).min(axis=-1, initial=np.inf)

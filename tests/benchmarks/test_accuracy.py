@@ -18,8 +18,8 @@ from benchmarks.accuracy_targets import TARGETS
 from benchmarks.fit_observable import PEAK
 from benchmarks.measured_prices import Priced, price_rows
 from benchmarks.rows import Row, counter_of, read_rows
-from meshwright.costmodels.calibration import rate_factor
-from meshwright.costmodels.profiles import find_profile, sourced_profile
+from meshwright.costmodels.calibration import overlaid, rate_factor
+from meshwright.costmodels.profiles import sourced_profiles
 from meshwright.hardware.catalogue import load_accelerator
 from meshwright.hardware.units import gib_to_bytes
 from meshwright.planner.headroom import Headroom
@@ -346,14 +346,9 @@ def test_a_stopped_run_resumes_and_a_changed_one_starts_anew(
 
 
 def test_without_the_fit_constants_are_the_sourced_ones() -> None:
-    device = load_accelerator("a100-80gb-sxm")
-
-    def now() -> tuple[float, ...]:
-        profile = find_profile("megatron-core")
-        return rate_factor(device, "gemm"), float(profile.gemm_fraction), float(profile.attention_fraction)
-
-    fitted, plain = now(), sourced_profile("megatron-core")
+    sourced, device = sourced_profiles(), load_accelerator("a100-80gb-sxm")
     with accuracy.constants(accuracy.options_of(["--without-fit"])):
-        assert now() == (1.0, plain.gemm_fraction, plain.attention_fraction)
+        assert overlaid(sourced) == sourced
+        assert rate_factor(device, "gemm") == 1.0
     with accuracy.constants(accuracy.options_of([])):
-        assert now() == fitted != (1.0, plain.gemm_fraction, plain.attention_fraction)
+        assert overlaid(sourced) != sourced

@@ -123,7 +123,7 @@ def test_paths_of_slow_chunks_are_exact_where_one_is_and_bounds_everywhere(case,
 
 
 def test_ranks_that_recompute_one_chunk_of_several_wait_for_it_where_a_step_is_one_wave():
-    """With as many micro-batches as ranks all later passes keep the beat of a slow one; no base path tells."""
+    """With as many micro-batches as ranks later passes keep the beat of a slow one; no base path tells."""
     schedule = build("interleaved", 4, 4, 4)
     ones, transfer_s = np.ones(16), 0.01
     slow = slow_chunk_paths(schedule, (ones, 2 * ones, transfer_s), ones)
