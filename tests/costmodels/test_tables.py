@@ -84,7 +84,7 @@ def test_small_kernels_wait_for_the_host():
 
     What is recomputed is issued once more: all of the layer, or the launches that a mode repeats.
     """
-    slow = make_setting(layer_host_s=1.0, forward_host_s=0.0, backward_host_s=0.0)
+    slow = make_setting(host_sync=0.0, layer_host_s=1.0, forward_host_s=0.0, backward_host_s=0.0)
     tables = build_tables(slow, make_strategies())
     assert tables.forward_s[0, 1] == pytest.approx(1.0)
     none, selective, full = (tables.backward_s[0, 1, MODES.index(m)] for m in ("none", "selective", "full"))
