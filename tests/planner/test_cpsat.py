@@ -10,6 +10,8 @@ from meshwright.planner.cpsat.mesh_solver import MeshSolver
 from meshwright.planner.cpsat.scaling import MEMORY_UNIT_BYTES, RESOLUTION, Limits, scale
 from meshwright.planner.cpsat.variables import is_uniform
 from meshwright.planner.field import survey
+from meshwright.planner.heuristic import even_plans
+from meshwright.planner.problem import Problem
 from meshwright.planner.search import search
 from tests.planner.small import SEEDS, fields
 from tests.referees.exhaustive import assignments
@@ -114,3 +116,19 @@ def test_a_middle_stage_may_hold_all_blocks_between_bare_ends() -> None:
     best = search(f, lambda: False).best
     assert best is not None
     assert best.candidate.counts[:, f.want.blocks].sum(axis=(1, 2)).tolist() == [0, 2, 0]
+
+
+def test_ranks_that_must_recompute_some_of_their_chunks_are_refuted_where_a_step_is_one_wave() -> None:
+    """As many micro-batches as ranks, eight one-layer chunks each: layers are whole, and one is waited for.
+
+    The bound of layers in parts lies some 5 % below what CP-SAT has to refute.
+    """
+    pins = {"tp": "4", "cp": "2", "pp": "16", "vpp": "8", "zero_stage": "1", "micro_batch_size": "1"}
+    job = {"sequence_length": 8192, "global_batch_size": 2048, "pins": pins}
+    f = survey(Problem.load("llama-3.1-405b", "dgx-h100:2048", job))
+    row = int(f.order[np.argsort(f.bounds[f.order], kind="stable")][0])
+    start = even_plans(f, np.array([row]))[0].candidate
+    cutoff = 0.945 * start.step_s
+    got = MeshSolver(f.task(row), cutoff, 4.0).solve(cutoff, 3e-4, start)
+    assert got.proven
+    assert got.best is None
